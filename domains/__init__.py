@@ -1,0 +1,1 @@
+"""The tasks of the suite, one folder each; none imports another."""

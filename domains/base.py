@@ -1,0 +1,181 @@
+"""What every domain implements, and the LightningModule they share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from attention import AttentionFactory
+from attention.tags import tag_of
+from domains.common.schedules import schedule_factor
+from domains.contract import (
+    DataInfo,
+    Metric,
+    OptimizerConfig,
+    Phase,
+    PhaseResult,
+    Protocol,
+    RecipeConfig,
+)
+
+
+class Domain(ABC):
+    """A task family: data, models, protocols.
+
+    `cfg` is the resolved configuration of one run (:class:`benchmarks.config.RunConfig` by
+    duck typing): `cfg.dataset`, `cfg.model` and `cfg.recipe` are instances of the dataclasses that
+    :meth:`schema` names; `cfg.protocol`, `cfg.budget`, `cfg.seed` are the engine's.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    protocols: ClassVar[Mapping[str, Protocol]]
+
+    @abstractmethod
+    def schema(self) -> Mapping[str, type]:
+        """Dataclasses of the configuration groups `dataset`, `model` and `recipe`."""
+
+    @abstractmethod
+    def metrics(self, cfg: Any) -> Sequence[Metric]:
+        """All metrics of a result; the first is the primary one."""
+
+    @abstractmethod
+    def require_data(self, cfg: Any) -> None:
+        """Check in well under a second that the dataset is here or can be fetched.
+
+        Raises:
+            DataUnavailable: it is not; the message says which file to put where.
+        """
+
+    @abstractmethod
+    def build_data(self, cfg: Any, phase: Phase) -> BenchmarkData:
+        """Data of a phase: real, sample or regenerated."""
+
+    @abstractmethod
+    def tiny(self, cfg: Any, phase: Phase) -> BenchmarkData:
+        """Made-up data with true shapes and types, for smoke runs: seconds on a CPU."""
+
+    @abstractmethod
+    def known_sizes(self, cfg: Any) -> Mapping[str, int] | None:
+        """`DataInfo.sizes` from the configuration alone, None if only the files can tell."""
+
+    @abstractmethod
+    def build_module(
+        self, cfg: Any, attention: AttentionFactory, sizes: Mapping[str, int]
+    ) -> BenchmarkModule:
+        """The model with its loss and metrics. Draws weights from torch's global generator."""
+
+    @abstractmethod
+    def next_phase(self, cfg: Any, done: Sequence[PhaseResult]) -> Phase | None:
+        """The phase that follows the finished ones, None after the last."""
+
+    @abstractmethod
+    def summarize(self, cfg: Any, done: Sequence[PhaseResult]) -> Mapping[str, float]:
+        """Metrics of the run from the results of its phases; includes the primary metric."""
+
+
+class BenchmarkData(L.LightningDataModule):
+    """A data module that knows where its data came from.
+
+    Loaders must give the same batches for the same (`cfg.seed`, epoch), whatever the variant, the
+    number of workers, and whether the run was interrupted. Samplers that have `set_epoch` are
+    told the epoch by Lightning.
+    """
+
+    info: DataInfo
+
+
+class BenchmarkModule(L.LightningModule):
+    """A network with a recipe. Domains add `training_step`, `validation_step` and `test_step`.
+
+    Metrics are logged as torchmetrics objects or once an epoch as plain floats, never as
+    per-batch means.
+
+    Args:
+        net: the network; compile this, not the module.
+        recipe: optimizer, schedule and clipping.
+    """
+
+    def __init__(self, net: nn.Module, recipe: RecipeConfig) -> None:
+        super().__init__()
+        self.net = net
+        self.recipe = recipe
+
+    def parts(self) -> Mapping[str, nn.Module]:
+        """Named parts of the network whose parameters `inspect` counts; disjoint."""
+        return dict(self.net.named_children())
+
+    def configure_optimizers(self) -> Any:
+        """Optimizer and per-step or per-epoch schedule of the recipe.
+
+        Learned scales of the attention (tag `scale`) take no weight decay.
+        """
+        optimizer = build_optimizer(self.net, self.recipe.optimizer)
+        schedule = self.recipe.schedule
+        total = self.schedule_length()
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda unit: schedule_factor(schedule, unit, total)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": schedule.interval},
+        }
+
+    def schedule_length(self) -> int:
+        """Units of the schedule's interval in the whole fit."""
+        if self.recipe.schedule.interval == "epoch":
+            return int(self.trainer.max_epochs or 0)
+        return int(self.trainer.estimated_stepping_batches)
+
+
+def build_optimizer(net: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """An optimizer over `net` by the recipe, learned attention scales without weight decay.
+
+    Raises:
+        ValueError: unknown optimizer, or no parameter to train.
+    """
+    tags = tag_of(net)
+    decayed: list[Tensor] = []
+    scales: list[Tensor] = []
+    for name, parameter in net.named_parameters():
+        if parameter.requires_grad:
+            (scales if tags.get(name) == "scale" else decayed).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": config.weight_decay}]
+    if scales:
+        groups.append({"params": scales, "weight_decay": 0.0})
+    adam = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
+    match config.name:
+        case "adam":
+            return torch.optim.Adam(groups, **adam)
+        case "adamw":
+            return torch.optim.AdamW(groups, **adam)
+        case "radam":
+            return torch.optim.RAdam(groups, **adam)
+        case "sgd":
+            return torch.optim.SGD(
+                groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
+            )
+    raise ValueError(
+        f"recipe.optimizer.name={config.name!r} is unknown; allowed: adam, adamw, radam, sgd"
+    )
+
+
+def parameter_counts(module: BenchmarkModule) -> dict[str, Any]:
+    """Parameters of a module: total, trainable, inside attention layers, and by part."""
+    attention = tag_of(module.net)
+    sizes = {name: p.numel() for name, p in module.net.named_parameters()}
+    return {
+        "total": sum(sizes.values()),
+        "trainable": sum(p.numel() for p in module.net.parameters() if p.requires_grad),
+        "attention": sum(size for name, size in sizes.items() if name in attention),
+        "parts": {
+            name: sum(p.numel() for p in part.parameters()) for name, part in module.parts().items()
+        },
+    }
+
+

@@ -1,0 +1,203 @@
+"""What a domain promises the engine, in plain dataclasses that import no torch.
+
+The engine (`benchmarks`) plans, runs and stores experiments of any domain through these types
+alone. A domain implements :class:`domains.base.Domain` and registers itself by living in a folder
+of `domains/` (see :mod:`domains.registry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DataKind = Literal["real", "sample", "regenerated", "synthetic"]
+
+
+class DataUnavailable(RuntimeError):
+    """The files of a dataset are not on this machine and cannot be had.
+
+    The message tells which files to put where.
+    """
+
+
+class DataCorrupt(RuntimeError):
+    """A file of a dataset is there but damaged, truncated or not what it should be."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a run reports.
+
+    Attributes:
+        name: `split/name`, with the evaluation protocol where several exist (`test/ppl_sliding`).
+        higher_is_better: direction.
+        unit: unit as printed (`%`, `nats`, or empty).
+        note: what a reader must know wherever the number stands (`selected on the test split`).
+    """
+
+    name: str
+    higher_is_better: bool
+    unit: str = ""
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A named way of training, selecting and evaluating.
+
+    Attributes:
+        name: key on the command line and in the store.
+        version: raised when its results change meaning; part of a run's identity.
+        summary: one line for help texts and reports.
+        note: caveat printed beside every number obtained with it.
+    """
+
+    name: str
+    version: int
+    summary: str
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which epoch's weights a phase ends with.
+
+    Attributes:
+        monitor: metric watched, logged once an epoch.
+        mode: `max` or `min`.
+        patience: epochs without improvement after which training stops; None never stops.
+        ties: which of equal epochs wins.
+    """
+
+    monitor: str
+    mode: Literal["max", "min"]
+    patience: int | None = None
+    ties: Literal["earlier", "later"] = "earlier"
+
+    def describe(self) -> str:
+        """The rule in words, as stored with each result."""
+        patience = "no early stop" if self.patience is None else f"patience {self.patience}"
+        return f"{self.monitor} {self.mode}, {patience}, ties: {self.ties}"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One fit inside a run. Most runs have a single one.
+
+    Attributes:
+        name: unique inside the run; names its checkpoints and metrics.
+        max_epochs: length of the fit, before early stopping. None: `max_steps` alone bounds it.
+        max_steps: optimizer steps; None: `max_epochs` alone bounds it.
+        selection: which weights to keep; None keeps the last ones.
+        test: whether the kept weights are evaluated on the test split at the end.
+        data: handed to `Domain.build_data`, for phases that differ in their data (folds).
+    """
+
+    name: str
+    max_epochs: int | None
+    max_steps: int | None = None
+    selection: Selection | None = None
+    test: bool = True
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """What a finished phase leaves behind.
+
+    Attributes:
+        name: the phase's name.
+        epochs: epochs that were trained.
+        steps: optimizer steps that were taken.
+        selected_epoch: epoch whose weights were kept, counted from 0.
+        selected_step: optimizer steps taken when that epoch ended.
+        best: value of the monitored metric at that epoch, None without a selection.
+        metrics: metrics of the kept weights (`test/...`), empty when the phase has no test.
+        history: per epoch, the values that were logged.
+        seconds: wall time of training and validation, without tests at the end.
+        train_seconds: wall time spent in training steps.
+    """
+
+    name: str
+    epochs: int
+    steps: int
+    selected_epoch: int
+    selected_step: int
+    best: float | None
+    metrics: Mapping[str, float]
+    history: tuple[Mapping[str, float], ...]
+    seconds: float
+    train_seconds: float
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """Where the data of a run came from.
+
+    Attributes:
+        kind: see `DataKind`; never mixed inside a table.
+        version: raised when preparation changes what a model sees.
+        fingerprint: `sha256:...` of the content that training and evaluation read.
+        source: for people: file, package or generator.
+        sizes: what a model needs to be built and a reader to judge (`train`, `test`, `classes`...).
+        notes: what preparation had to do (filled values, dropped series...).
+    """
+
+    kind: DataKind
+    version: str
+    fingerprint: str
+    source: str
+    sizes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class OptimizerConfig:
+    """`optimizer` of a recipe. Betas serve Adam's family, momentum and nesterov serve SGD."""
+
+    name: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.0
+    nesterov: bool = False
+
+
+@dataclass
+class ScheduleConfig:
+    """`schedule` of a recipe: a factor on the learning rate, a function of progress.
+
+    Attributes:
+        name: a key of `domains.common.schedules.SCHEDULES`.
+        interval: whether the factor changes with every optimizer step or every epoch.
+        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive).
+        final: factor reached at the end, for schedules that decay.
+    """
+
+    name: str = "constant"
+    interval: str = "step"
+    warmup: int = 0
+    final: float = 0.0
+
+
+@dataclass
+class RecipeConfig:
+    """How a model is trained; the same for every attention variant.
+
+    Attributes:
+        name: file name under `conf/recipe/<domain>/`.
+        max_epochs: epochs of the published schedule.
+        batch_size: training samples a step.
+        gradient_clip: global gradient norm, None without clipping.
+        optimizer: see `OptimizerConfig`.
+        schedule: see `ScheduleConfig`.
+    """
+
+    name: str
+    max_epochs: int
+    batch_size: int
+    gradient_clip: float | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

@@ -1,0 +1,1 @@
+"""Classification of multivariate time series (UEA archive)."""
