@@ -141,11 +141,9 @@ class DivergenceGuard(L.Callback):
             raise RunEnded(
                 "diverged",
                 f"loss {loss} at step {trainer.global_step}, epoch {trainer.current_epoch}",
-                {
-                    "step": trainer.global_step,
-                    "epoch": trainer.current_epoch,
-                    "telemetry": self._readings.summary(),
-                },
+                step=trainer.global_step,
+                epoch=trainer.current_epoch,
+                telemetry=self._readings.summary(),
             )
 
 

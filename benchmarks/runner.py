@@ -49,7 +49,7 @@ def execute(
         built = build(domain, cfg, phase)
         fit = PhaseFit(run, cfg, phase, *built, progress, should_stop)
         done.append(fit.fit())
-        run.write_json("phases.json", [dataclasses.asdict(result) for result in done])
+        run.write_json("phases.json", {"phases": [dataclasses.asdict(result) for result in done]})
         fit.discard_resume_point()
     if built is None:  # every phase was finished by an attempt that died before the result
         built = build(domain, cfg, _last_phase(domain, cfg, done))
@@ -159,5 +159,5 @@ def _finished_phases(run: Run) -> list[PhaseResult]:
         return []
     return [
         PhaseResult(**{**raw, "history": tuple(raw["history"])})
-        for raw in json.loads(path.read_text(encoding="utf-8"))
+        for raw in json.loads(path.read_text(encoding="utf-8"))["phases"]
     ]
