@@ -1,4 +1,4 @@
-"""What every test can count on: no network, no writes into the checkout, one thread, fixed seeds."""
+"""What every test can count on: no network, no writes into the checkout, one thread, seeds."""
 
 from __future__ import annotations
 

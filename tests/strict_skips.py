@@ -18,8 +18,6 @@ from pathlib import Path
 
 import pytest
 
-ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
-
 
 @dataclass(frozen=True)
 class Allowance:
@@ -57,8 +55,9 @@ def read_allowances(path: Path) -> list[Allowance]:
 class StrictSkips:
     """The plugin itself, registered only when strictness is asked for."""
 
-    def __init__(self, allowances: list[Allowance]) -> None:
-        self.allowances = allowances
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.allowances = read_allowances(path)
         self.ran: set[str] = set()
         self.skipped: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -71,7 +70,7 @@ class StrictSkips:
             report.outcome = "failed"
             report.longrepr = (
                 f"unexpected skip: {reason}\n"
-                f"(every reason that may skip a test stands in {ALLOWED_SKIPS.name})"
+                f"(the reasons that may skip a test stand in {self.path.name})"
             )
 
     @pytest.hookimpl(wrapper=True)
@@ -127,10 +126,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--strict-skips",
         action="store_true",
         default=os.environ.get("CI") == "true",
-        help=f"fail on skips whose reason is not in {ALLOWED_SKIPS.name} (default where CI=true)",
+        help="fail on skips that --allowed-skips does not expect (default where CI=true)",
+    )
+    parser.addoption(
+        "--allowed-skips",
+        type=Path,
+        default=Path(__file__).with_name("allowed_skips.txt"),
+        help="list of reasons for which a test may be skipped",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--strict-skips"):
-        config.pluginmanager.register(StrictSkips(read_allowances(ALLOWED_SKIPS)))
+        config.pluginmanager.register(StrictSkips(config.getoption("--allowed-skips")))
