@@ -121,15 +121,13 @@ class RunConfig:
         if raw["protocol"] not in domain.protocols:
             raise unknown("protocol", raw["protocol"], domain.protocols)
         schema = domain.schema()
-        name = raw["attention"]["name"]
-        options = _typed(
-            registry.config_of(name), raw["attention"].get("options", {}), f"attention={name}"
-        )
         return cls(
             domain=raw["domain"],
             protocol=raw["protocol"],
             **{key: _typed(schema[key], raw[key], key) for key in ("dataset", "model", "recipe")},
-            attention=AttentionConfig(name, dataclasses.asdict(options)),
+            attention=attention_config(
+                raw["attention"]["name"], raw["attention"].get("options", {})
+            ),
             budget=_typed(BudgetConfig, raw["budget"], "budget"),
             trainer=_typed(TrainerConfig, raw["trainer"], "trainer"),
             telemetry=_typed(TelemetryConfig, raw["telemetry"], "telemetry"),
@@ -227,10 +225,8 @@ def leaf_keys(config: Any, prefix: str = "") -> list[str]:
     return keys
 
 
-def run_config(
-    composed: DictConfig, attention: str, options: Mapping[str, Any], seed: int
-) -> RunConfig:
-    """Type the composed configuration and add variant and seed.
+def run_config(composed: DictConfig) -> RunConfig:
+    """Type a composed configuration; its variant is `standard`, its seed the composed one.
 
     Raises:
         ValueError: as :meth:`RunConfig.from_dict`.
@@ -238,9 +234,17 @@ def run_config(
     raw = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(raw, dict)
     plain: dict[str, Any] = {str(key): value for key, value in raw.items()}
-    plain["attention"] = {"name": attention, "options": dict(options)}
-    plain["seed"] = seed
-    return RunConfig.from_dict(plain)
+    return RunConfig.from_dict({**plain, "attention": {"name": "standard"}})
+
+
+def attention_config(name: str, options: Mapping[str, Any]) -> AttentionConfig:
+    """A variant with all its options, defaults filled in.
+
+    Raises:
+        ValueError: unknown variant or option, or a value of the wrong type.
+    """
+    typed = _typed(registry.config_of(name), options, f"attention={name}")
+    return AttentionConfig(name, dataclasses.asdict(typed))
 
 
 def launcher_config(composed: DictConfig) -> LauncherConfig:

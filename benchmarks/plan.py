@@ -160,13 +160,15 @@ def _expand_entry(entry: Mapping[str, Any]) -> Iterator[Planned]:
         overrides = {k: v for k, v in point.items() if k not in GROUPS}
         composed = configuration.compose_run(groups, overrides)
         launcher = configuration.launcher_config(composed)
+        base = configuration.run_config(composed)
         for name in entry["attention"]:
             for chosen in _product(options[name]):
-                base = configuration.run_config(composed, name, chosen, seed=0)
-                digest = configuration.hash_of(base)
-                for seed in entry["seed"]:
-                    key = RunKey(domain, base.dataset.name, name, digest, int(seed))
-                    yield Planned(key, dataclasses.replace(base, seed=int(seed)), launcher)
+                attention = configuration.attention_config(name, chosen)
+                cell = dataclasses.replace(base, attention=attention)
+                digest = configuration.hash_of(cell)
+                for seed in map(int, entry["seed"]):
+                    key = RunKey(domain, base.dataset.name, name, digest, seed)
+                    yield Planned(key, dataclasses.replace(cell, seed=seed), launcher)
 
 
 def _attention_options(entry: Mapping[str, Any]) -> dict[str, dict[str, Sequence[Any]]]:
