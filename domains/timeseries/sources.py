@@ -216,11 +216,8 @@ def _judge(
     if None in published:
         return "sample", "no published checksum or sizes to compare the files with"
     if published != found:
-        return "sample", (
-            "train, test, channels, classes are "
-            + ", ".join(map(str, found))
-            + ", published: , ".join(map(str, published))
-        )
+        sizes = [" / ".join(map(str, numbers)) for numbers in (found, published)]
+        return "sample", "train / test / channels / classes {}, published {}".format(*sizes)
     return "real", "no published checksum; sizes agree with the published ones"
 
 

@@ -106,7 +106,7 @@ def test_comment_that_is_no_utf8(tmp_path):
     ],
 )
 def test_damaged_file_is_named_with_its_line(tmp_path, text, message):
-    with pytest.raises(DataCorrupt, match="Made_TRAIN.ts") as error:
+    with pytest.raises(DataCorrupt, match=r"Made_TRAIN\.ts") as error:
         read(tmp_path, text)
     assert message in str(error.value)
 
