@@ -1,0 +1,249 @@
+"""Finds, fetches and verifies the files of a UEA set, and says how far they can be trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import socket
+import tempfile
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from domains.contract import DataCorrupt, DataKind, DataUnavailable
+from domains.timeseries.config import DatasetConfig
+from domains.timeseries.ts_format import TsFile, read_ts
+
+log = logging.getLogger(__name__)
+
+ARCHIVE_URL = "https://www.timeseriesclassification.com/aeon-toolkit/{name}.zip"
+"""Where the archive offers a set: a zip with its `.ts` files."""
+
+SPLITS = ("TRAIN", "TEST")
+SEARCH_DEPTH = 5
+"""Folders between `DATA_DIR` and a set's own; deeper trees are not walked."""
+
+CACHE_FROM_BYTES = 32 * 2**20
+"""Parsing takes about 1 s for 40 MB of text; smaller files are parsed anew every time."""
+
+CACHE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SetFiles:
+    """The two files of a set and where they were found, in words."""
+
+    train: Path
+    test: Path
+    source: str
+
+
+@dataclass(frozen=True)
+class LoadedSet:
+    """Parsed files with what is known of their origin."""
+
+    train: TsFile
+    test: TsFile
+    kind: DataKind
+    source: str
+    notes: tuple[str, ...]
+
+
+def cache_dir() -> Path:
+    """`CACHE_DIR`, where downloads and prepared data go."""
+    return Path(os.environ.get("CACHE_DIR") or "data")
+
+
+def locate(name: str) -> SetFiles | None:
+    """Files of a set in `DATA_DIR`, `CACHE_DIR` or the installed sktime package, in this order.
+
+    Raises:
+        ValueError: not the name of a set.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(
+            f"dataset.name={name!r} is no name of a UEA set; take it as the archive spells it, "
+            "for example JapaneseVowels"
+        )
+    roots = [("CACHE_DIR", cache_dir()), ("sktime package", _sktime_data())]
+    if data := os.environ.get("DATA_DIR"):
+        roots.insert(0, ("DATA_DIR", Path(data)))
+    for origin, root in roots:
+        if root is None or not root.is_dir():
+            continue
+        for depth in range(SEARCH_DEPTH + 1):
+            for train in sorted(root.glob("*/" * depth + f"{name}/{name}_TRAIN.ts")):
+                test = train.with_name(f"{name}_TEST.ts")
+                if test.is_file():
+                    folder = train.parent.relative_to(root).as_posix()
+                    source = f"{origin}: {folder}/{name}_{{TRAIN,TEST}}.ts"
+                    return SetFiles(train, test, source)
+    return None
+
+
+def _sktime_data() -> Path | None:
+    """Data folder of sktime, found without the seconds that importing it takes."""
+    spec = importlib.util.find_spec("sktime")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0], "datasets", "data")
+
+
+def require(name: str) -> None:
+    """Check within a second that a set is here or that its archive answers.
+
+    Raises:
+        DataUnavailable: neither; the message says which files to put where.
+    """
+    if locate(name) is None and not _reachable(timeout=0.7):
+        raise DataUnavailable(_how_to_supply(name, "the archive does not answer"))
+
+
+def _reachable(timeout: float) -> bool:
+    """Whether the archive's server accepts a connection; bounded even where name look-up hangs."""
+    answered = threading.Event()
+
+    def connect() -> None:
+        host = urllib.parse.urlsplit(ARCHIVE_URL).hostname
+        try:
+            socket.create_connection((host or "", 443), timeout=timeout).close()
+        except OSError:
+            return
+        answered.set()
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return answered.is_set()
+
+
+def _how_to_supply(name: str, reason: str) -> str:
+    return (
+        f"The files of {name} are not here and cannot be fetched ({reason}). Put "
+        f"{name}_TRAIN.ts and {name}_TEST.ts into a folder {name}/ anywhere under DATA_DIR "
+        f"(now {os.environ.get('DATA_DIR') or 'not set'}); {ARCHIVE_URL.format(name=name)} "
+        "holds them."
+    )
+
+
+def fetch(config: DatasetConfig) -> SetFiles:
+    """Download a set from the archive into `CACHE_DIR` and verify it.
+
+    Raises:
+        DataUnavailable: no network, or the archive has no such set.
+        DataCorrupt: the download is damaged or differs from a pinned checksum.
+    """
+    name = config.name
+    target = cache_dir() / "timeseries" / name
+    url = ARCHIVE_URL.format(name=name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
+        archive, folder = Path(scratch, "set.zip"), Path(scratch, name)
+        folder.mkdir()
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer, archive.open("wb") as out:
+                shutil.copyfileobj(answer, out)
+        except (urllib.error.URLError, OSError) as error:
+            raise DataUnavailable(_how_to_supply(name, f"{url}: {error}")) from error
+        try:
+            with zipfile.ZipFile(archive) as content:
+                for split in SPLITS:
+                    file = f"{name}_{split}.ts"
+                    member = next(m for m in content.namelist() if Path(m).name == file)
+                    with content.open(member) as source, Path(folder, file).open("wb") as out:
+                        shutil.copyfileobj(source, out)
+        except (zipfile.BadZipFile, StopIteration) as error:
+            raise DataCorrupt(
+                f"{url} is no zip file with {name}_TRAIN.ts and {name}_TEST.ts"
+            ) from error
+        for split, pinned in config.sha256.items():
+            found = sha256(folder / f"{name}_{split}.ts")
+            if found != pinned:
+                raise DataCorrupt(
+                    f"{url}: {name}_{split}.ts has SHA-256 {found}, expected {pinned}. Fetch it "
+                    "again; a changed set can be used from DATA_DIR and is then called a sample."
+                )
+        # Another process may have finished first: then its files, equal to these, stay.
+        if not target.exists():
+            folder.rename(target)
+    files = locate(name)
+    if files is None:
+        raise DataCorrupt(f"{target} exists but does not hold the two files; remove it")
+    return files
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load(config: DatasetConfig) -> LoadedSet:
+    """Locate or fetch, verify and parse a set.
+
+    Raises:
+        DataUnavailable, DataCorrupt: see :func:`fetch` and :func:`read_ts`.
+    """
+    files = locate(config.name) or fetch(config)
+    paths = dict(zip(SPLITS, (files.train, files.test), strict=True))
+    digests = {split: sha256(path) for split, path in paths.items()}
+    train, test = (_parse(paths[split], digests[split]) for split in SPLITS)
+    kind, note = _judge(config, digests, train, test)
+    return LoadedSet(train, test, kind, files.source, (note,) if note else ())
+
+
+def _judge(
+    config: DatasetConfig, digests: dict[str, str], train: TsFile, test: TsFile
+) -> tuple[DataKind, str | None]:
+    """Whether files are the published ones, and what to tell if that is not certain."""
+    if config.sha256:
+        changed = [split for split in SPLITS if digests[split] != config.sha256.get(split)]
+        if not changed:
+            return "real", None
+        return "sample", f"{' and '.join(changed)} differ from the published files (SHA-256)"
+    published = (config.train, config.test, config.channels, config.classes)
+    found = (len(train.labels), len(test.labels), train.lengths.shape[1], len(train.classes))
+    if None in published:
+        return "sample", "no published checksum or sizes to compare the files with"
+    if published != found:
+        sizes = [" / ".join(map(str, numbers)) for numbers in (found, published)]
+        return "sample", "train / test / channels / classes {}, published {}".format(*sizes)
+    return "real", "no published checksum; sizes agree with the published ones"
+
+
+def _parse(path: Path, digest: str) -> TsFile:
+    """Parse a file, or take large ones from the cache of earlier parses."""
+    if path.stat().st_size < CACHE_FROM_BYTES:
+        return read_ts(path)
+    cached = cache_dir() / "timeseries" / "parsed" / f"{path.stem}-v{CACHE_VERSION}-{digest}.npz"
+    if cached.exists():
+        try:
+            with np.load(cached, allow_pickle=False) as arrays:
+                return TsFile(
+                    tuple(str(name) for name in arrays["classes"]),
+                    *(arrays[key] for key in ("labels", "lengths", "values")),
+                )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            log.warning("cache %s is damaged (%s) and is built again", cached, error)
+    parsed = read_ts(path)
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".npz", delete=False) as scratch:
+        np.savez(
+            scratch,
+            classes=np.array(parsed.classes),
+            labels=parsed.labels,
+            lengths=parsed.lengths,
+            values=parsed.values,
+        )
+    os.replace(scratch.name, cached)
+    return parsed
