@@ -59,36 +59,34 @@ class StopRequests(L.Callback):
 
 
 class AttentionReadings(L.Callback):
-    """Reads logits, norms and entropy off the attention layers every few steps."""
+    """Reads logits, norms and entropy off the attention layers every few steps.
+
+    The layers are watched during those steps only: in between they do not know of it.
+    """
 
     def __init__(self, run: Run, phase: str, config: TelemetryConfig) -> None:
         self._run = run
         self._phase = phase
         self._config = config
-        self._telemetry: telemetry.Telemetry | None = None
-        self.latest: dict[str, dict[str, list[float]]] = {}
-
-    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
-        if self._config.mode != "off":
-            assert isinstance(module, BenchmarkModule)
-            self._telemetry = telemetry.attach(
-                module.net, mode=self._config.mode, every=1, rows=self._config.rows
-            )
-            self._telemetry.pause()
+        self._watch: telemetry.Telemetry | None = None
+        self.latest: dict[str, telemetry.Reading] = {}
 
     def on_train_batch_start(
         self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
     ) -> None:
-        if self._telemetry is not None and trainer.global_step % self._config.every == 0:
-            self._telemetry.resume()
+        if self._config.mode == "off" or trainer.global_step % self._config.every:
+            return
+        assert isinstance(module, BenchmarkModule)
+        self._watch = telemetry.attach(module.net, mode=self._config.mode, rows=self._config.rows)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._telemetry is None or not self._telemetry.active:
+        if self._watch is None:
             return
-        self._telemetry.pause()
-        self.latest = self._telemetry.collect()
+        self._watch.detach()
+        self.latest = self._watch.collect()
+        self._watch = None
         self._run.append_metrics(
             {
                 "phase": self._phase,
@@ -97,13 +95,6 @@ class AttentionReadings(L.Callback):
                 "telemetry": self.latest,
             }
         )
-
-    def on_fit_end(self, trainer: Trainer, module: Module) -> None:
-        if self._telemetry is not None:
-            self._telemetry.detach()
-
-    def on_exception(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
-        self.on_fit_end(trainer, module)
 
     def state_dict(self) -> dict[str, Any]:
         return {"latest": self.latest}
