@@ -31,12 +31,13 @@ def l2_normalize(x: Tensor) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """LayerNorm over the last axis with learned `weight` and `bias` of shape (D,)."""
-    wide = _wide(x)
+    wide = widen(x)
     out = functional.layer_norm(wide, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), eps)
     return out.to(x.dtype)
 
 
-def _wide(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -52,7 +53,7 @@ class _L2Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-        wide = _wide(x)
+        wide = widen(x)
         inverse = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp_min(EPS).reciprocal()
         return (wide * inverse).to(x.dtype), inverse
 
@@ -64,14 +65,15 @@ class _L2Normalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_inverse: Tensor | None) -> Tensor | None:
         y, inverse = ctx.saved_tensors
-        wide = _wide(y)
+        dtype, y = y.dtype, widen(y)
         inverse = torch.where(inverse < 0.999 / EPS, inverse, 0.0)
         total = None
         if grad is not None:
-            grad = _wide(grad)
-            along = (wide * grad).sum(-1, keepdim=True)
-            total = torch.addcmul(grad, wide, along, value=-1) * inverse
+            # (grad - y (y . grad)) / norm, in the order that takes the fewest passes over memory.
+            grad = widen(grad)
+            along = (y * grad).sum(-1, keepdim=True) * -inverse
+            total = torch.addcmul(grad * inverse, y, along)
         if grad_inverse is not None:
-            along_inverse = -wide * (grad_inverse * inverse.square())
-            total = along_inverse if total is None else total + along_inverse
-        return None if total is None else total.to(y.dtype)
+            through_inverse = y * (-grad_inverse * inverse.square())
+            total = through_inverse if total is None else total + through_inverse
+        return None if total is None else total.to(dtype)

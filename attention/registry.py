@@ -73,12 +73,11 @@ def register(name: str, config: type[Any], *, summary: str, source: str) -> Call
     def decorate(variant: V) -> V:
         if name in _registered:
             raise ValueError(f"attention={name!r} is registered already; choose another name")
-        try:
-            config()
-        except TypeError as error:
-            raise ValueError(
-                f"attention={name!r}: every option of {config.__name__} needs a default ({error})"
-            ) from None
+        if not dataclasses.is_dataclass(config):
+            raise ValueError(f"attention={name!r}: {config.__name__} must be a dataclass")
+        bare = [f.name for f in dataclasses.fields(config) if _has_no_default(f)]
+        if bare:
+            raise ValueError(f"attention={name!r}: options need a default: {', '.join(bare)}")
         _registered[name] = _Registered(config, variant, summary, source)
         return variant
 
@@ -164,7 +163,10 @@ def build(name: str, context: Context, options: Mapping[str, Any] | None = None)
     with torch.random.fork_rng(devices):
         # The stream inside must differ from the one that draws the next weights outside.
         torch.default_generator.manual_seed(int(torch.randint(2**62, (), device="cpu")))
-        return found.variant(config, context)
+        try:
+            return found.variant(config, context)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"attention={name!r}: {error}") from None
 
 
 def _discover() -> None:
@@ -181,6 +183,11 @@ def _lookup(name: str) -> _Registered:
     if name not in _registered:
         raise ValueError(f"attention={name!r} is unknown{_hint(name, names())}")
     return _registered[name]
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.init and field.default is missing and field.default_factory is missing
 
 
 def _hint(given: str, allowed: tuple[str, ...]) -> str:

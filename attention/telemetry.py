@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from . import kernels
 from .core import AttentionCore
+from .normalize import widen
 from .variant import Call, Prepared
 
 MODES = ("sampled", "exact")
@@ -156,7 +157,7 @@ class Recorder:
         return reading
 
     def _add_norms(self, name: str, vectors: Tensor, mask: Tensor | None) -> None:
-        norms = torch.linalg.vector_norm(_wide(vectors), dim=-1)
+        norms = torch.linalg.vector_norm(widen(vectors), dim=-1)
         real = torch.ones_like(norms, dtype=torch.bool)
         if mask is not None:
             real = real & mask[:, None]
@@ -170,10 +171,10 @@ class Recorder:
             rows = torch.arange(nq, device=device)
         else:
             rows = torch.linspace(0, nq - 1, self._rows, device=device).round().long()
-        keys = _wide(prepared.k).mT
+        keys = widen(prepared.k).mT
         block = max(1, kernels.BLOCK_SCORES // (prepared.q.shape[:-2].numel() * nk))
         for part in torch.split(rows, block):
-            logits = _wide(prepared.q.index_select(-2, part)) @ keys * prepared.scale
+            logits = widen(prepared.q.index_select(-2, part)) @ keys * prepared.scale
             mask = kernels.attention_mask(prepared, call, causal=call.causal, rows=part)
             logits = kernels.add_mask(logits, mask)
             peaks = logits.amax(-1)
@@ -196,7 +197,3 @@ class Recorder:
         top = values.masked_fill(~real, -torch.inf).amax((0, 2))
         known = name in self._maxima
         self._maxima[name] = torch.maximum(self._maxima[name], top) if known else top
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
