@@ -52,6 +52,16 @@ def writing(path: Path) -> Iterator[None]:
         raise StoreWriteError(_advice(path, error)) from error
 
 
+def full_disk(error: BaseException) -> OSError | None:
+    """The error of the operating system behind `error` that says that a disk is full, if any."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _FULL:
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
 def _advice(path: Path, error: OSError) -> str:
     again = (
         "Then give the same command again: finished runs are kept, the others continue from "

@@ -9,6 +9,7 @@ from typing import Any
 
 FINAL = ("done", "diverged", "skipped")
 RUNNABLE = ("planned", "running", "interrupted", "failed", "oom", "timeout")
+OUTCOMES = ("failed", "oom", "timeout", *FINAL)
 STATES = (*RUNNABLE, *FINAL)
 _STARTS = frozenset({"running", "skipped", "failed", "timeout", "interrupted"})
 TRANSITIONS: Mapping[str, frozenset[str]] = {

@@ -145,10 +145,12 @@ class Run:
         """Who works on the run at this moment, dead or alive."""
         return claims.holder_of(self.path / "claim")
 
-    def is_claimed(self) -> bool:
-        """Whether somebody who is alive, as far as this process can tell, works on the run."""
-        holder = self.holder()
-        return holder is not None and not self._observer.is_dead(self.path / "claim", holder)
+    def is_dead(self, holder: Holder) -> bool:
+        """Whether that holder's process has ended or has long shown no heartbeat.
+
+        Judged by how long this store object has been watching: ask again and again.
+        """
+        return self._observer.is_dead(self.path / "claim", holder)
 
     # Writing
 

@@ -129,7 +129,9 @@ def test_a_killed_holder_is_inherited_from_at_once(
 ) -> None:
     run = store.run(KEY)
     assert run.claim() is None
-    assert run.is_claimed()
+    watched = run.holder()
+    assert watched is not None
+    assert not run.is_dead(watched)
     holder.send_signal(signal.SIGKILL)
     # Not waited for: a zombie is as dead as a process that is gone.
     deadline = time.monotonic() + 5
@@ -139,7 +141,8 @@ def test_a_killed_holder_is_inherited_from_at_once(
         assert store.run(KEY).claim() is None
         run.set_status("running")
     assert run.status()["attempts"] == 2
-    assert not run.is_claimed()
+    assert run.is_dead(watched)
+    assert run.holder() is None
 
 
 def test_a_suspended_holder_is_inherited_from_and_stops(

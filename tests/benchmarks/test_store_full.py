@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,20 +16,6 @@ from benchmarks.store import Run, RunKey, Store, StoreWriteError
 
 KEY = RunKey("toy", "parity", "quest", "0123456789ab", 0)
 BIG = {"metrics": {f"test/{number}": 0.1 for number in range(10_000)}}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("needs the command mount")
-    if done.returncode:
-        pytest.skip(f"needs the right to mount a small file system: {done.stderr.strip()}")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def fill(folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""Launchers: they carry planned runs to processes and bring every one to a state."""
