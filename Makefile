@@ -39,7 +39,7 @@ inspect: .venv/.ready ## one run before it is paid for: configuration, parameter
 	@$(RUN) inspect $(strip $(CHOICE) $(ARGS))
 
 status: .venv/.ready ## what is done, running, failed
-	@$(RUN) status $(strip $(CHOICE) $(ARGS))
+	@$(RUN) status
 
 report: .venv/.ready ## tables, figures and the page, from the results so far
 	@$(RUN) report $(ARGS)

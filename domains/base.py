@@ -15,6 +15,7 @@ from attention.tags import tag_of
 from domains.common.schedules import schedule_factor
 from domains.contract import (
     DataInfo,
+    DataSource,
     Metric,
     OptimizerConfig,
     Phase,
@@ -45,8 +46,8 @@ class Domain(ABC):
         """All metrics of a result; the first is the primary one."""
 
     @abstractmethod
-    def require_data(self, cfg: Any) -> None:
-        """Check in well under a second that the dataset is here or can be fetched.
+    def require_data(self, cfg: Any) -> DataSource:
+        """Find the dataset, in well under a second and without reading it whole.
 
         Raises:
             DataUnavailable: it is not; the message says which file to put where.
@@ -105,6 +106,10 @@ class BenchmarkModule(L.LightningModule):
         super().__init__()
         self.net = net
         self.recipe = recipe
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Tensor:
+        """Training loss of one batch, a scalar."""
 
     def parts(self) -> Mapping[str, nn.Module]:
         """Named parts of the network whose parameters `inspect` counts; disjoint."""

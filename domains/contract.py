@@ -132,6 +132,19 @@ class PhaseResult:
 
 
 @dataclass(frozen=True)
+class DataSource:
+    """Where a dataset will be read from.
+
+    Attributes:
+        kind: see `DataKind`; None if only reading the files can tell.
+        description: for people: folder, package or address.
+    """
+
+    kind: DataKind | None
+    description: str
+
+
+@dataclass(frozen=True)
 class DataInfo:
     """Where the data of a run came from.
 

@@ -1,0 +1,295 @@
+"""The configuration of one run: composed by Hydra from `conf/`, then checked against dataclasses.
+
+Three forms of the same thing: the composed `DictConfig`, the typed :class:`RunConfig` that the
+runner and the domains read, and the plain dictionary that is stored and sent to workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attention import registry
+from benchmarks.suggest import did_you_mean, unknown
+from domains.registry import load as load_domain
+
+CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+
+GROUPS = ("domain", "dataset", "recipe", "budget", "trainer", "telemetry", "launcher", "logger")
+"""Configuration groups that the command line can choose by name."""
+
+NESTED_GROUPS = ("dataset", "recipe")
+"""Groups whose files lie in one folder a domain."""
+
+
+@dataclass
+class AttentionConfig:
+    """The variant under test; `options` are complete, defaults included."""
+
+    name: str = "standard"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class BudgetConfig:
+    """An overlay that shortens the recipe, never a second code path."""
+
+    name: str = "full"
+    max_epochs: int | None = None
+
+
+@dataclass
+class TrainerConfig:
+    """Where and in which precision a run is trained. Only `precision` is part of its identity."""
+
+    accelerator: str = "auto"
+    devices: int = 1
+    precision: str = "32-true"
+    compile: bool = False
+    checkpoint_every_s: float = 30.0
+
+
+@dataclass
+class TelemetryConfig:
+    """What is read off the attention layers while training; changes no result."""
+
+    mode: str = "sampled"
+    every: int = 50
+    rows: int = 64
+
+
+@dataclass
+class LoggerConfig:
+    """Optional mirror of the metrics; the store is always written."""
+
+    name: str = "none"
+    project: str | None = None
+    tracking_uri: str | None = None
+
+
+@dataclass
+class LauncherConfig:
+    """Who executes the runs."""
+
+    name: str = "local"
+    workers: Any = "auto"
+    threads: int = 1
+    max_attempts: int = 3
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything one run needs to know; `dataset`, `model`, `recipe` are the domain's dataclasses."""
+
+    domain: str
+    protocol: str
+    dataset: Any
+    model: Any
+    recipe: Any
+    attention: AttentionConfig
+    budget: BudgetConfig
+    trainer: TrainerConfig
+    telemetry: TelemetryConfig
+    logger: LoggerConfig
+    seed: int
+    synthetic: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers, as stored in `config.yaml` and sent to workers."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> RunConfig:
+        """Check types and keys, and build the typed configuration.
+
+        Raises:
+            ValueError: unknown key, wrong type, unknown protocol, variant or option.
+        """
+        domain = load_domain(raw["domain"])
+        if raw["protocol"] not in domain.protocols:
+            raise unknown("protocol", raw["protocol"], domain.protocols)
+        schema = domain.schema()
+        return cls(
+            domain=raw["domain"],
+            protocol=raw["protocol"],
+            **{key: _typed(schema[key], raw[key], key) for key in ("dataset", "model", "recipe")},
+            attention=attention_config(
+                raw["attention"]["name"], raw["attention"].get("options", {})
+            ),
+            budget=_typed(BudgetConfig, raw["budget"], "budget"),
+            trainer=_typed(TrainerConfig, raw["trainer"], "trainer"),
+            telemetry=_typed(TelemetryConfig, raw["telemetry"], "telemetry"),
+            logger=_typed(LoggerConfig, raw["logger"], "logger"),
+            seed=int(raw["seed"]),
+            synthetic=bool(raw["synthetic"]),
+        )
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """What a run computes, and nothing about where, when or with which seed.
+
+    Fields of the domain's dataclasses with metadata `identity=False` (licence texts, notes) are
+    left out.
+    """
+    protocol = load_domain(config.domain).protocols[config.protocol]
+    return {
+        "domain": config.domain,
+        "protocol": {"name": protocol.name, "version": protocol.version},
+        "dataset": _identity_fields(config.dataset),
+        "model": _identity_fields(config.model),
+        "recipe": _identity_fields(config.recipe),
+        "attention": dataclasses.asdict(config.attention),
+        "budget": dataclasses.asdict(config.budget),
+        "precision": config.trainer.precision,
+        "synthetic": config.synthetic,
+    }
+
+
+def hash_of(config: RunConfig) -> str:
+    """Twelve hexadecimal digits of the SHA-256 of :func:`identity` in canonical JSON."""
+    text = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def attention_options(name: str) -> tuple[str, ...]:
+    """Names of a variant's options."""
+    return tuple(f.name for f in dataclasses.fields(registry.config_of(name)))
+
+
+def choices(group: str, domain: str | None = None) -> tuple[str, ...]:
+    """Names that a configuration group offers; nested groups need the domain."""
+    if group == "attention":
+        return registry.names()
+    folder = CONF_DIR / group / domain if group in NESTED_GROUPS and domain else CONF_DIR / group
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+
+
+def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> DictConfig:
+    """Compose one configuration, without the attention part.
+
+    Args:
+        groups: chosen file of each group, by its short name (`dataset: JapaneseVowels`).
+        overrides: dotted keys and their values, applied last.
+
+    Raises:
+        ValueError: a group has no such file, or a key does not exist; with the nearest right one.
+    """
+    domain = groups.get("domain", "timeseries")
+    if domain not in choices("domain"):
+        raise unknown("domain", domain, choices("domain"))
+    arguments = []
+    dataset_name = None
+    for group, name in groups.items():
+        if group == "dataset" and name not in choices("dataset", domain):
+            generic = _compose((f"domain={domain}",)).get("generic_dataset")
+            if generic is None:
+                raise unknown("dataset", name, choices("dataset", domain))
+            dataset_name, name = name, generic
+        elif name not in choices(group, domain):
+            raise unknown(group, name, choices(group, domain))
+        arguments.append(f"{group}={domain}/{name}" if group in NESTED_GROUPS else f"{group}={name}")
+    config = _compose(tuple(arguments)).copy()
+    if dataset_name is not None:
+        config.dataset.name = dataset_name
+    known = leaf_keys(config)
+    for key, value in overrides.items():
+        if key not in known:
+            raise ValueError(
+                f"unknown key '{key}'.{did_you_mean(key, known)} "
+                f"`python run_all.py inspect domain={domain}` shows all keys."
+            )
+        OmegaConf.update(config, key, value)
+    return config
+
+
+def leaf_keys(config: Any, prefix: str = "") -> list[str]:
+    """Dotted keys of all values, and of all inner nodes, of a configuration."""
+    keys: list[str] = []
+    if OmegaConf.is_dict(config):
+        for key in config:
+            dotted = f"{prefix}{key}"
+            keys.append(dotted)
+            keys.extend(leaf_keys(config._get_node(key), f"{dotted}."))
+    return keys
+
+
+def run_config(composed: DictConfig) -> RunConfig:
+    """Type a composed configuration; its variant is `standard`, its seed the composed one.
+
+    Raises:
+        ValueError: as :meth:`RunConfig.from_dict`.
+    """
+    raw = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(raw, dict)
+    plain: dict[str, Any] = {str(key): value for key, value in raw.items()}
+    return RunConfig.from_dict({**plain, "attention": {"name": "standard"}})
+
+
+def attention_config(name: str, options: Mapping[str, Any]) -> AttentionConfig:
+    """A variant with all its options, defaults filled in.
+
+    Raises:
+        ValueError: unknown variant or option, or a value of the wrong type.
+    """
+    typed = _typed(registry.config_of(name), options, f"attention={name}")
+    return AttentionConfig(name, dataclasses.asdict(typed))
+
+
+def launcher_config(composed: DictConfig) -> LauncherConfig:
+    """The launcher's part of a composed configuration."""
+    launcher: LauncherConfig = _typed(
+        LauncherConfig, OmegaConf.to_container(composed.launcher), "launcher"
+    )
+    return launcher
+
+
+@cache
+def _compose(arguments: tuple[str, ...]) -> DictConfig:
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        try:
+            return compose("config", overrides=list(arguments))
+        except HydraException as error:
+            raise ValueError(f"the configuration in {CONF_DIR} is broken: {error}") from error
+
+
+def _typed(schema: type, raw: Any, where: str) -> Any:
+    """Build `schema` from plain values; unknown keys and wrong types are errors."""
+    if dataclasses.is_dataclass(raw):
+        raw = dataclasses.asdict(raw)  # type: ignore[arg-type]  # an instance, never a class
+    allowed = [f.name for f in dataclasses.fields(schema)]
+    for key in raw:
+        if key not in allowed:
+            raise ValueError(
+                f"unknown key '{key}' in {where}.{did_you_mean(key, allowed)} "
+                f"Allowed: {', '.join(allowed) or 'none'}."
+            )
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), raw)
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"{where}: {first} (key {error.full_key})") from error
+
+
+def _identity_fields(instance: Any) -> dict[str, Any]:
+    return {
+        f.name: _plain(getattr(instance, f.name))
+        for f in dataclasses.fields(instance)
+        if f.metadata.get("identity", True)
+    }
+
+
+def _plain(value: Any) -> Any:
+    return _identity_fields(value) if dataclasses.is_dataclass(value) else value

@@ -1,0 +1,46 @@
+"""How long runs will take, from runs that are finished."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+
+from benchmarks.store import RunKey, Store
+
+
+class Estimates:
+    """Measured wall times of a store.
+
+    A run of the same cell tells best; failing that, another variant on the same data set with the
+    same recipe and budget.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._by_cell: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        self._by_task: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        for run in store.runs():
+            result = run.result()
+            if result is None:
+                continue
+            key = run.key
+            seconds = float(result["cost"]["seconds"])
+            self._by_cell[(key.domain, key.dataset, key.attention, key.hash)].append(seconds)
+            task = (key.domain, key.dataset, result["recipe"], result["budget"])
+            self._by_task[task].append(seconds)
+
+    def seconds(self, key: RunKey, recipe: str, budget: str) -> float | None:
+        """Expected wall time of a run, None if nothing comparable was ever run."""
+        found = self._by_cell.get((key.domain, key.dataset, key.attention, key.hash))
+        found = found or self._by_task.get((key.domain, key.dataset, recipe, budget))
+        return median(found) if found else None
+
+
+def in_words(seconds: float | None) -> str:
+    """A duration for people."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,138 @@
+"""One phase of a run: a Lightning fit that can be interrupted, and the test of its weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import LightningEnvironment
+
+from benchmarks.callbacks import (
+    AttentionReadings,
+    BestWeights,
+    DivergenceGuard,
+    Recorder,
+    ResumePoint,
+    StepSeeds,
+    StopRequests,
+)
+from benchmarks.config import RunConfig
+from benchmarks.loggers import build_loggers
+from benchmarks.store import Run
+from domains.base import BenchmarkData, BenchmarkModule
+from domains.contract import Phase, PhaseResult
+
+
+class PhaseFit:
+    """Trains a phase and evaluates the weights that its selection keeps.
+
+    Args:
+        run: where metrics and checkpoints go.
+        cfg: the run's configuration.
+        phase: length, selection and whether to test.
+        data: loaders.
+        module: freshly initialised model.
+        progress: told about epochs and values.
+        should_stop: asked between batches.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        cfg: RunConfig,
+        phase: Phase,
+        data: BenchmarkData,
+        module: BenchmarkModule,
+        progress: Callable[[dict[str, Any]], None],
+        should_stop: Callable[[], str | None],
+    ) -> None:
+        self._run = run
+        self._cfg = cfg
+        self._phase = phase
+        self._data = data
+        self._module = module
+        self._resume_path = run.path / "checkpoints" / f"{phase.name}.resume.ckpt"
+        readings = AttentionReadings(run, phase.name, cfg.telemetry)
+        self._recorder = Recorder(run, cfg, phase, readings, progress)
+        self._best = BestWeights(phase.selection)
+        # Values are recorded before the selection may stop, and all of it before it is saved.
+        self._callbacks: list[L.Callback] = [
+            StepSeeds(cfg.seed, phase.name),
+            StopRequests(should_stop),
+            readings,
+            DivergenceGuard(readings, cfg.trainer.accelerator),
+            self._recorder,
+            self._best,
+            ResumePoint(self._resume_path, cfg.trainer.checkpoint_every_s),
+        ]
+
+    def fit(self) -> PhaseResult:
+        """Train (from the last checkpoint, if there is one), select, test.
+
+        Raises:
+            RunEnded: diverged or stopped.
+        """
+        if self._cfg.trainer.compile:
+            self._module.net.compile()
+        trainer = self._trainer()
+        resume = self._resume_path if self._resume_path.exists() else None
+        trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
+        self._best.restore(self._module)
+        self._save_weights()
+        return PhaseResult(
+            name=self._phase.name,
+            epochs=len(self._recorder.history),
+            steps=trainer.global_step,
+            selected_epoch=self._best.epoch,
+            selected_step=self._best.step,
+            best=self._best.best,
+            metrics=self._test(trainer) if self._phase.test else {},
+            history=tuple(self._recorder.history),
+            seconds=self._recorder.seconds,
+            train_seconds=self._recorder.train_seconds,
+        )
+
+    def discard_resume_point(self) -> None:
+        """Free the disk once the phase's result is stored."""
+        self._resume_path.unlink(missing_ok=True)
+
+    def _trainer(self) -> L.Trainer:
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        settings = self._cfg.trainer
+        return L.Trainer(
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            precision=settings.precision,  # type: ignore[arg-type]  # checked by Lightning
+            max_epochs=-1 if self._phase.max_epochs is None else self._phase.max_epochs,
+            max_steps=-1 if self._phase.max_steps is None else self._phase.max_steps,
+            gradient_clip_val=self._module.recipe.gradient_clip,
+            logger=self._loggers() or False,
+            callbacks=self._callbacks,
+            default_root_dir=self._run.path,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            plugins=[LightningEnvironment()],  # a SLURM job here is one process, not a world
+        )
+
+    def _loggers(self) -> list[Logger]:
+        return build_loggers(self._cfg, self._run, self._phase.name)
+
+    def _test(self, trainer: L.Trainer) -> dict[str, float]:
+        trainer.test(self._module, datamodule=self._data, verbose=False)
+        return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+    def _save_weights(self) -> None:
+        """Keep the selected weights."""
+        folder = self._resume_path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{self._phase.name}.partial"
+        torch.save(self._module.state_dict(), partial)
+        partial.replace(folder / f"{self._phase.name}.pt")

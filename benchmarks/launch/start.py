@@ -1,0 +1,79 @@
+"""From planned runs to a launcher: checks the data first, then hands over what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from benchmarks.config import LauncherConfig
+from benchmarks.estimate import Estimates
+from benchmarks.launch.local import LocalPool, PlannedRun
+from benchmarks.plan import Planned, pending
+from benchmarks.store import Store
+from domains.contract import DataUnavailable
+from domains.registry import load as load_domain
+
+
+def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
+    """Execute the runs that have no final outcome yet.
+
+    Runs whose data are not here are left out, and named; the others are executed.
+
+    Returns:
+        0 if every run is done, 1 if some ended otherwise, 3 if data were missing.
+    """
+    console = Console(stderr=False, highlight=False, soft_wrap=True)
+    todo = pending(runs, store, retry)
+    console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
+    todo, missing = _with_data(todo, console)
+    if todo:
+        estimates = Estimates(store)
+        LocalPool(store, **_pool_options(todo[0].launcher)).run(
+            [
+                PlannedRun(
+                    planned.key,
+                    planned.config.to_dict(),
+                    estimates.seconds(
+                        planned.key, planned.config.recipe.name, planned.config.budget.name
+                    ),
+                )
+                for planned in todo
+            ]
+        )
+    if missing:
+        return 3
+    states = {store.run(planned.key).status()["state"] for planned in runs}
+    return 0 if states <= {"done", "skipped"} else 1
+
+
+def _with_data(todo: Sequence[Planned], console: Console) -> tuple[list[Planned], bool]:
+    problems: dict[tuple[str, str], str | None] = {}
+    for planned in todo:
+        task = (planned.key.domain, planned.key.dataset)
+        if planned.config.synthetic or task in problems:
+            continue
+        try:
+            load_domain(planned.key.domain).require_data(planned.config)
+            problems[task] = None
+        except DataUnavailable as error:
+            problems[task] = str(error)
+            console.print(f"[red]{planned.key.dataset}: no data, its runs are left out.[/red]")
+            console.print(str(error), markup=False)
+    ready = [p for p in todo if not problems.get((p.key.domain, p.key.dataset))]
+    return ready, any(problems.values())
+
+
+def _pool_options(launcher: LauncherConfig) -> dict[str, object]:
+    workers = launcher.workers
+    if workers == "auto":
+        workers = max(1, len(os.sched_getaffinity(0)) // launcher.threads)
+    elif not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"launcher.workers={workers!r} must be 'auto' or a positive number")
+    return {
+        "workers": workers,
+        "threads": launcher.threads,
+        "max_attempts": launcher.max_attempts,
+        "time_limit": launcher.time_limit_s,
+    }

@@ -1,0 +1,46 @@
+"""`plan`: what a request stands for, what is done, and what the rest will take."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.estimate import Estimates, in_words
+from benchmarks.plan import Planned, is_settled
+from benchmarks.store import Store
+
+
+def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> None:
+    """Print a line a cell: id, seeds, states, estimated time of what is missing."""
+    console = Console(soft_wrap=True, highlight=False)
+    estimates = Estimates(store)
+    cells: dict[str, list[Planned]] = defaultdict(list)
+    for planned in runs:
+        cells[str(planned.key.path("").parent)].append(planned)
+    table = Table("run", "protocol", "seeds", "state", "missing takes")
+    total: float | None = 0.0
+    missing_count = 0
+    for cell, members in cells.items():
+        states = Counter(store.run(planned.key).status()["state"] for planned in members)
+        missing = [p for p in members if not is_settled(store.run(p.key), retry)]
+        each = estimates.seconds(
+            members[0].key, members[0].config.recipe.name, members[0].config.budget.name
+        )
+        seconds = 0.0 if not missing else None if each is None else each * len(missing)
+        missing_count += len(missing)
+        total = None if total is None or seconds is None else total + seconds
+        table.add_row(
+            cell,
+            members[0].config.protocol,
+            ",".join(str(planned.key.seed) for planned in members),
+            ", ".join(f"{state} {count}" for state, count in sorted(states.items())),
+            in_words(seconds) if missing else "-",
+        )
+    console.print(table)
+    console.print(
+        f"{len(runs)} runs in {len(cells)} cells, {missing_count} to do, "
+        f"one worker needs {in_words(total)} for them"
+    )

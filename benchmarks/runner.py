@@ -1,0 +1,163 @@
+"""Executes one run inside a worker: data, model, phases, result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attention import AttentionFactory, UnsupportedError
+from benchmarks import hardware
+from benchmarks.config import RunConfig, hash_of
+from benchmarks.fit import PhaseFit
+from benchmarks.store import Run, RunEnded
+from domains.base import BenchmarkData, BenchmarkModule, Domain, parameter_counts
+from domains.common.seeds import derive
+from domains.contract import Phase, PhaseResult
+from domains.registry import load as load_domain
+
+SCHEMA = 1
+
+Progress = Callable[[dict[str, Any]], None]
+ShouldStop = Callable[[], str | None]
+
+
+def execute(
+    run: Run, config: Mapping[str, Any], progress: Progress, should_stop: ShouldStop
+) -> None:
+    """Train and evaluate one run, continuing where an interrupted attempt stopped.
+
+    Args:
+        run: where everything is written.
+        config: a stored configuration (:meth:`RunConfig.to_dict`).
+        progress: told about epochs, values and the time left.
+        should_stop: asked between batches; a word ends the run with that state.
+
+    Raises:
+        RunEnded: the run diverged, was stopped, or its variant cannot serve this domain.
+    """
+    cfg = RunConfig.from_dict(config)
+    domain = load_domain(cfg.domain)
+    hardware.set_numerics()
+    memory = hardware.PeakMemory(cfg.trainer.accelerator)
+    done = _finished_phases(run)
+    built: tuple[BenchmarkData, BenchmarkModule] | None = None
+    while (phase := domain.next_phase(cfg, done)) is not None:
+        built = build(domain, cfg, phase)
+        fit = PhaseFit(run, cfg, phase, *built, progress, should_stop)
+        done.append(fit.fit())
+        run.write_json("phases.json", {"phases": [dataclasses.asdict(result) for result in done]})
+        fit.discard_resume_point()
+    if built is None:  # every phase was finished by an attempt that died before the result
+        built = build(domain, cfg, _last_phase(domain, cfg, done))
+    data, module = built
+    run.write_result(_result(domain, cfg, data, module, done, memory))
+
+
+def build(domain: Domain, cfg: RunConfig, phase: Phase) -> tuple[BenchmarkData, BenchmarkModule]:
+    """Data and freshly initialised model of a phase.
+
+    Weights come from a stream of their own, so that they depend on the seed alone: neither data
+    nor the variant's own parameters shift them.
+    """
+    data = domain.tiny(cfg, phase) if cfg.synthetic else domain.build_data(cfg, phase)
+    data.prepare_data()
+    data.setup("fit")
+    torch.manual_seed(derive(cfg.seed, "initialisation"))
+    factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
+    try:
+        module = domain.build_module(cfg, factory, data.info.sizes)
+    except UnsupportedError as error:
+        raise RunEnded("skipped", str(error)) from error
+    return data, module
+
+
+def _result(
+    domain: Domain,
+    cfg: RunConfig,
+    data: BenchmarkData,
+    module: BenchmarkModule,
+    done: Sequence[PhaseResult],
+    memory: hardware.PeakMemory,
+) -> dict[str, Any]:
+    protocol = domain.protocols[cfg.protocol]
+    infos = domain.metrics(cfg)
+    primary = infos[0]
+    last = done[-1]
+    steps = sum(phase.steps for phase in done)
+    phase = _last_phase(domain, cfg, done)
+    return {
+        "schema": SCHEMA,
+        "domain": cfg.domain,
+        "dataset": cfg.dataset.name,
+        "model": cfg.model.name,
+        "protocol": protocol.name,
+        "protocol_version": protocol.version,
+        "attention": cfg.attention.name,
+        "attention_options": cfg.attention.options,
+        "recipe": cfg.recipe.name,
+        "budget": cfg.budget.name,
+        "seed": cfg.seed,
+        "hash": hash_of(cfg),
+        "primary_metric": {
+            "name": primary.name,
+            "higher_is_better": primary.higher_is_better,
+            "unit": primary.unit,
+        },
+        "metrics": dict(domain.summarize(cfg, done)),
+        "metric_info": {
+            metric.name: {
+                "higher_is_better": metric.higher_is_better,
+                "unit": metric.unit,
+                "note": metric.note,
+            }
+            for metric in infos
+        },
+        "selected": {
+            "phase": last.name,
+            "epoch": last.selected_epoch,
+            "step": last.selected_step,
+            "rule": phase.selection.describe() if phase.selection else "last epoch",
+        },
+        "parameters": parameter_counts(module),
+        "cost": {
+            "seconds": sum(phase.seconds for phase in done),
+            "seconds_per_step": sum(phase.train_seconds for phase in done) / max(1, steps),
+            "steps": steps,
+            "epochs": sum(phase.epochs for phase in done),
+            "peak_memory_bytes": memory.peak(),
+            "device": hardware.device_name(cfg.trainer.accelerator),
+            "threads": torch.get_num_threads(),
+        },
+        "data": dataclasses.asdict(data.info),
+        "telemetry": _summary_of_telemetry(last),
+        "notes": [note for note in (protocol.note, *data.info.notes) if note],
+    }
+
+
+def _last_phase(domain: Domain, cfg: RunConfig, done: Sequence[PhaseResult]) -> Phase:
+    phase = domain.next_phase(cfg, done[:-1])
+    assert phase is not None
+    return phase
+
+
+def _summary_of_telemetry(last: PhaseResult) -> dict[str, float]:
+    prefix = "telemetry/"
+    for values in reversed(last.history):
+        found = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+        if found:
+            return found
+    return {}
+
+
+def _finished_phases(run: Run) -> list[PhaseResult]:
+    path = run.path / "phases.json"
+    if not path.exists():
+        return []
+    return [
+        PhaseResult(**{**raw, "history": tuple(raw["history"])})
+        for raw in json.loads(path.read_text(encoding="utf-8"))["phases"]
+    ]

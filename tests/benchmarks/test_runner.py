@@ -1,0 +1,140 @@
+"""One run: its result, its resumption, its failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.plan import Planned, expand, parse
+from benchmarks.runner import execute
+from benchmarks.store import Run, RunEnded, Store
+
+
+def planned(*arguments: str) -> Planned:
+    defaults = ["dataset=JapaneseVowels", "attention=quest", "seed=3", "synthetic=true"]
+    given = {argument.split("=")[0] for argument in arguments}
+    (found,) = expand(parse([*(d for d in defaults if d.split("=")[0] not in given), *arguments]))
+    return found
+
+
+def never() -> str | None:
+    return None
+
+
+def after(batches: int) -> Callable[[], str | None]:
+    """Ask for a stop before batch number `batches`, counted from 0."""
+    seen = iter(range(10**9))
+    return lambda: "interrupted" if next(seen) >= batches else None
+
+
+def go(run: Run, plan: Planned, stop: Callable[[], str | None] = never) -> None:
+    execute(run, plan.config.to_dict(), lambda event: None, stop)
+
+
+def start(root: Path, plan: Planned) -> Run:
+    return Store(root).prepare(plan.key, plan.config.to_dict())
+
+
+def outcome(run: Run) -> dict[str, Any]:
+    """Everything that two equal runs must agree on."""
+    result = json.loads((run.path / "result.json").read_text())
+    for measured in ("seconds", "seconds_per_step", "peak_memory_bytes"):
+        del result["cost"][measured]
+    records = [r for r in run.metrics() if "values" in r]
+    weights = torch.load(next((run.path / "checkpoints").glob("*.pt")))
+    return {"result": result, "records": records, "weights": weights}
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["result"] == other["result"]
+    assert one["records"] == other["records"]
+    assert one["weights"].keys() == other["weights"].keys()
+    for name, tensor in one["weights"].items():
+        assert torch.equal(tensor, other["weights"][name]), name
+
+
+@pytest.mark.parametrize("protocol", ["holdout", "tslib"])
+@pytest.mark.parametrize("batches", [1, 9, 23])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, protocol: str, batches: int) -> None:
+    plan = planned(f"protocol={protocol}", "budget.max_epochs=6", "trainer.checkpoint_every_s=0")
+    whole, broken = start(tmp_path / "whole", plan), start(tmp_path / "broken", plan)
+    go(whole, plan)
+    with pytest.raises(RunEnded) as stopped:
+        go(broken, plan, after(batches))
+    assert stopped.value.state == "interrupted"
+    go(broken, plan)
+    assert_equal(outcome(whole), outcome(broken))
+
+
+def test_a_run_of_several_phases_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    plan = planned(
+        "dataset=Handwriting", "budget.max_epochs=2", "trainer.checkpoint_every_s=0"
+    )
+    whole, broken = start(tmp_path / "whole", plan), start(tmp_path / "broken", plan)
+    go(whole, plan)
+    phases = json.loads((whole.path / "phases.json").read_text())["phases"]
+    assert [phase["name"] for phase in phases][-1] == "final"
+    with pytest.raises(RunEnded):
+        go(broken, plan, after(sum(phase["steps"] for phase in phases) // 2))
+    go(broken, plan)
+    assert_equal(outcome(whole), outcome(broken))
+
+
+def test_telemetry_changes_no_number(tmp_path: Path) -> None:
+    outcomes = []
+    for mode in ("off", "exact"):
+        plan = planned("budget.max_epochs=2", f"telemetry={mode}", "telemetry.every=1")
+        run = start(tmp_path / mode, plan)
+        go(run, plan)
+        found = outcome(run)
+        del found["result"]["telemetry"]
+        outcomes.append(found)
+    assert_equal(*outcomes)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
+    plan = planned("recipe.optimizer.lr=1e30", "recipe.gradient_clip=null", "budget.max_epochs=9")
+    with pytest.raises(RunEnded) as ended:
+        go(start(tmp_path, plan), plan)
+    assert ended.value.state == "diverged"
+    assert ended.value.details["step"] > 0
+    assert "max_logit" in ended.value.details["telemetry"]
+
+
+def test_the_result_tells_where_it_comes_from(tmp_path: Path) -> None:
+    plan = planned("budget=smoke", "attention=qknorm_hs")
+    run = start(tmp_path, plan)
+    go(run, plan)
+    result = outcome(run)["result"]
+    assert result["schema"] == 1
+    assert result["hash"] == plan.key.hash
+    assert result["data"]["kind"] == "synthetic"
+    assert result["data"]["fingerprint"].startswith("sha256:")
+    assert result["primary_metric"]["name"] in result["metrics"]
+    assert set(result["metrics"]) <= set(result["metric_info"])
+    assert result["parameters"]["total"] >= result["parameters"]["attention"] > 0
+    assert {"max_logit", "entropy", "key_norm_mean"} <= set(result["telemetry"])
+
+
+def test_variants_start_from_the_same_weights_and_see_the_same_batches(tmp_path: Path) -> None:
+    from benchmarks.runner import build
+    from domains.registry import load
+
+    seen: dict[str, Any] = {}
+    for name in ("standard", "quest", "qknorm_hs", "elliptical"):
+        cfg = planned(f"attention={name}").config
+        domain = load(cfg.domain)
+        phase = domain.next_phase(cfg, [])
+        assert phase is not None
+        data, module = build(domain, cfg, phase)
+        seen[name] = module.state_dict(), next(iter(data.train_dataloader()))
+    weights, batch = seen["standard"]
+    for name, (other_weights, other_batch) in seen.items():
+        for key, tensor in weights.items():
+            assert torch.equal(tensor, other_weights[key]), (name, key)
+        assert str(batch) == str(other_batch), name
