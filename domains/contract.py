@@ -234,6 +234,7 @@ class SpeedCase:
         against: what the reference point is, in words.
         time_target: largest ratio candidate / baseline of the times that is wanted.
         memory_target: the same of the peak memory.
+        memory: whether peak memory is measured at all.
     """
 
     group: str
@@ -243,3 +244,4 @@ class SpeedCase:
     against: str
     time_target: float | None = None
     memory_target: float | None = None
+    memory: bool = True

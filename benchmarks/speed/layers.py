@@ -107,9 +107,7 @@ class TorchLayer(nn.Module):
         return out
 
 
-def variant_step(
-    variant: str, shape: Shape, device: str
-) -> Callable[[], Callable[[], object]]:
+def variant_step(variant: str, shape: Shape, device: str) -> Callable[[], Callable[[], object]]:
     """A layer of the suite. Variants that look at the layer before find one there."""
     if NEEDS_STATE not in registry.entry(variant).capabilities:
         return training_step(

@@ -77,16 +77,25 @@ def show(rows: Iterable[Row], console: Console) -> None:
 
 def markdown(rows: Iterable[Row], machine: Mapping[str, Any]) -> str:
     """The same tables for a README, after a line that says where they were measured."""
-    lines = ["# Speed and memory", "", ", ".join(f"{key} {value}" for key, value in machine.items())]
+    lines = [
+        "# Speed and memory",
+        "",
+        ", ".join(f"{key} {value}" for key, value in machine.items()),
+    ]
     lines += ["", "Ratios are ours / reference: median [quartiles] of pairs measured in turns."]
     for group, against, members in by_group(rows):
         lines += ["", f"## {title(group, against)}", ""]
-        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | ---: | --- | --- |"]
+        lines += [
+            "| " + " | ".join(COLUMNS) + " |",
+            "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+        ]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in members]
     return "\n".join(lines) + "\n"
 
 
-def write(rows: list[Row], machine: Mapping[str, Any], stem: Path) -> tuple[Path, Path]:
+def write(
+    rows: list[Row], machine: Mapping[str, Any], provenance: Mapping[str, Any], stem: Path
+) -> tuple[Path, Path]:
     """Write `stem.json` with every number and `stem.md` with the tables; return both paths.
 
     Raises:
@@ -95,7 +104,7 @@ def write(rows: list[Row], machine: Mapping[str, Any], stem: Path) -> tuple[Path
     stem.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "schema": SCHEMA,
-        "machine": dict(machine),
+        "provenance": dict(provenance),
         "rows": [
             asdict(row) | {"memory_ratio": row.memory_ratio, "reached": row.reached} for row in rows
         ],
