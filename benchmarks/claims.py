@@ -1,23 +1,25 @@
 """Who works on a run: claims by exclusive creation, with a heartbeat, without file locks.
 
-A claim is a folder `claim/` in the run's folder that holds one file named after the claim's random
-token. Each step is one rename, so it needs no `flock` and holds on network file systems too:
+A claim is a folder `claim/` in the run's folder with one file in it, whose name is unique and tells
+the process that holds it. Each step is one rename, so it needs no `flock` and holds on network
+file systems too:
 
 - *acquire*: rename a prepared folder, with its file inside, to `claim/`. A rename onto a folder
   that is not empty fails, so exactly one of several claimants wins.
 - *release*: unlink the own file. Its name is unique, so nobody else's claim can be hit.
-- *take over* from a dead holder: rename its file to the own token. The source vanishes with the
-  first rename, so exactly one of several heirs wins; an heir that dies before it has put its own
-  content into the file leaves the dead holder's there, and can be inherited from in turn.
+- *take over* from a dead holder: rename its file to the own name. The source vanishes with the
+  first rename, so exactly one of several heirs wins, and is seen as the holder from that instant;
+  if it dies right then, it can be inherited from in turn.
 
 The holder rewrites its file every few seconds with a growing counter. Others judge by their own
-monotonic clock how long the content has not changed: clocks of two machines are never compared.
-On the same machine a holder whose process is gone is dead at once.
+monotonic clock how long it has not changed: clocks of two machines are never compared. On the same
+machine a holder whose process is gone is dead at once.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import threading
@@ -27,13 +29,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from benchmarks.files import StoreError, write_all, write_atomic, writing
+from benchmarks.files import StoreError, write_all, writing
 
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
-_LENGTH = 512
+_LENGTH = 256
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
 
@@ -49,27 +50,17 @@ class Holder:
     """What another process can see of a claim.
 
     Attributes:
-        token: name of the claim.
-        content: the claim's file as it was read; changes with each heartbeat.
+        name: the claim's file: random token, machine, process number and its start.
+        content: the file as it was read; changes with each heartbeat.
     """
 
-    token: str
+    name: str
     content: bytes
-
-    def details(self) -> dict[str, Any]:
-        """Machine, process and beat as the holder wrote them; empty if caught half-written."""
-        try:
-            value = json.loads(self.content)
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
 
     def process_is_gone(self) -> bool:
         """Whether the holder ran on this machine and its process has ended."""
-        details = self.details()
-        if details.get("machine") != this_machine() or not isinstance(details.get("pid"), int):
-            return False
-        return not _same_process_lives(details["pid"], details.get("pid_start"))
+        _, machine, pid, started = self.name.removesuffix(".json").split("-")
+        return machine == this_machine() and not _same_process_lives(int(pid), started)
 
 
 class Observer:
@@ -94,9 +85,8 @@ class Observer:
 class Claim:
     """A held claim; a context manager that releases it. A thread keeps its heart beating."""
 
-    def __init__(self, folder: Path, token: str, beat_seconds: float) -> None:
-        self.token = token
-        self._file = folder / f"{token}.json"
+    def __init__(self, folder: Path, name: str, beat_seconds: float) -> None:
+        self._file = folder / name
         self._folder = folder
         self._beat_seconds = beat_seconds
         self._lost = threading.Event()
@@ -140,23 +130,24 @@ class Claim:
 
     def _beat(self) -> None:
         beat = 0
-        while not self._released.wait(self._beat_seconds):
+        while True:
             beat += 1
             try:
-                # Opened by name and never created: after a takeover the name is gone, so a beat of
-                # a process that was suspended can neither revive its claim nor touch the heir's.
+                # Opened by name and never created: after a takeover the name is gone, so a process
+                # that was suspended cannot revive its claim. Closing makes a network file system
+                # send the bytes.
                 descriptor = os.open(self._file, os.O_WRONLY)
+                try:
+                    write_all(descriptor, _content(beat))
+                finally:
+                    os.close(descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 self._lost.set()
                 return
             except OSError:
-                continue  # a server that is away for a moment; a missed beat is no loss
-            try:
-                with suppress(OSError):
-                    write_all(descriptor, _content(beat))
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+                pass  # a server that is away for a moment: a missed beat is no loss
+            if self._released.wait(self._beat_seconds):
+                return
 
     def __enter__(self) -> Claim:
         return self
@@ -173,10 +164,9 @@ class Claim:
 def holder_of(folder: Path) -> Holder | None:
     """Who holds the claim, or None if it is free."""
     try:
-        names = [name for name in os.listdir(folder) if name.endswith(".json")]
-        for name in names:
-            if not name.startswith("."):
-                return Holder(name.removesuffix(".json"), (folder / name).read_bytes())
+        for name in os.listdir(folder):
+            if name.endswith(".json"):
+                return Holder(name, (folder / name).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         pass  # released between the two looks
     return None
@@ -203,24 +193,24 @@ def acquire(
     Raises:
         StoreWriteError: the store cannot be written.
     """
-    token = os.urandom(8).hex()
+    pid = os.getpid()
+    name = f"{os.urandom(8).hex()}-{this_machine()}-{pid}-{_started(pid)}.json"
     holder = holder_of(folder)
     if holder is None:
-        won = _create(folder, token)
+        won = _create(folder, name)
     elif holder == presumed_dead or observer.is_dead(folder, holder):
-        won = _inherit(folder, holder.token, token)
+        won = _inherit(folder / holder.name, folder / name)
     else:
         won = False
-    return Claim(folder, token, beat_seconds) if won else None
+    return Claim(folder, name, beat_seconds) if won else None
 
 
-def _create(folder: Path, token: str) -> bool:
-    prepared = folder.with_name(f".{folder.name}-{token}")
-    file = f"{token}.json"
+def _create(folder: Path, name: str) -> bool:
+    prepared = folder.with_name(f".{folder.name}-{name}")
     with writing(folder):
         try:
             os.mkdir(prepared)
-            descriptor = os.open(prepared / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(prepared / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 write_all(descriptor, _content(0))
             finally:
@@ -230,11 +220,11 @@ def _create(folder: Path, token: str) -> bool:
             os.rename(prepared, folder)
         except OSError as error:
             with suppress(OSError):
-                os.unlink(prepared / file)
+                os.unlink(prepared / name)
             with suppress(OSError):
                 os.rmdir(prepared)
             # A network file system may repeat a request whose answer was lost: look, not guess.
-            if (folder / file).exists():
+            if (folder / name).exists():
                 return True
             if error.errno in _TAKEN:
                 return False
@@ -242,28 +232,18 @@ def _create(folder: Path, token: str) -> bool:
     return True
 
 
-def _inherit(folder: Path, dead: str, token: str) -> bool:
-    file = folder / f"{token}.json"
-    with writing(folder):
+def _inherit(dead: Path, own: Path) -> bool:
+    with writing(own):
         try:
-            os.rename(folder / f"{dead}.json", file)
+            os.rename(dead, own)
         except FileNotFoundError:
-            if not file.exists():
-                return False
-        write_atomic(file, _content(0))
+            return own.exists()  # an answer may have been lost, as above
     return True
 
 
 def _content(beat: int) -> bytes:
     """A claim's file: of constant length, so that rewriting it in place never leaves a tail."""
-    pid = os.getpid()
-    value = {
-        "beat": beat,
-        "host": os.uname().nodename,
-        "machine": this_machine(),
-        "pid": pid,
-        "pid_start": _started(pid),
-    }
+    value = {"beat": beat, "host": os.uname().nodename, "pid": os.getpid()}
     return json.dumps(value).encode().ljust(_LENGTH)
 
 
@@ -272,24 +252,24 @@ def this_machine() -> str:
     """Names the set of processes that this one can see: this boot of this machine or container."""
     parts = [os.uname().nodename]
     with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
     with suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
-def _started(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None if it has ended or cannot be seen."""
+def _started(pid: int) -> str:
+    """When a process started, in ticks since boot; empty if it has ended or cannot be seen."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return None
+        return ""
     state, *fields = stat[stat.rindex(")") + 2 :].split()  # the name before may hold spaces
-    return None if state in "ZX" else fields[18]
+    return "" if state in "ZX" else fields[18]
 
 
-def _same_process_lives(pid: int, started: object) -> bool:
-    if started is not None:  # told apart from a later process with the same number
+def _same_process_lives(pid: int, started: str) -> bool:
+    if started:  # told apart from a later process with the same number
         return _started(pid) == started
     try:
         os.kill(pid, 0)
