@@ -22,6 +22,9 @@ from domains import registry as domain_registry
 from domains.contract import SpeedCase
 
 PARTS = ("layers", "domains", "engine")
+WIDTH = 120
+"""Columns of the table where the output is no terminal."""
+
 KEYS = ("part", "domain", "attention", "device", "threads", "quick")
 
 
@@ -34,7 +37,8 @@ class Options:
         domains: domains whose training step is measured.
         variants: attention variants whose layer is measured.
         device: `cpu` or a CUDA device.
-        threads: CPU threads of torch.
+        threads: CPU threads of torch, by default one: that is what a run gets from the launcher,
+            and several threads measure who else is using the cores.
         quick: small sizes and few samples, to see that everything works.
     """
 
@@ -66,7 +70,7 @@ def parse(arguments: Sequence[str]) -> Options:
         raise ValueError(f"device={device}: allowed are cpu, cuda, cuda:0, cuda:1, …")
     if device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device={device}: torch finds no CUDA device here; use device=cpu")
-    threads = given.get("threads", str(torch.get_num_threads()))
+    threads = given.get("threads", "1")
     if not threads.isdecimal() or int(threads) < 1:
         raise ValueError(f"threads={threads}: a number of at least 1 is needed")
     quick = given.get("quick", "false")
@@ -149,7 +153,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
-    console = Console(soft_wrap=not Console().is_terminal)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     try:
         rows = measure(cases(options), options, console)
     finally:

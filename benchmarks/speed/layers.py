@@ -40,6 +40,11 @@ class Shape:
         return torch.randn(self.batch, self.tokens, self.dim, generator=generator).to(device)
 
 
+def split_heads(tokens: Tensor, heads: int) -> Tensor:
+    """(B, N, H * D) to (B, H, N, D), a view."""
+    return tokens.view(*tokens.shape[:2], heads, -1).transpose(1, 2)
+
+
 class PlainLayer(nn.Module):
     """What a layer costs that does nothing but call the fused kernel."""
 
@@ -53,17 +58,16 @@ class PlainLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, dim) to (B, N, dim)."""
-        q, k, v = (
-            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        out = F.scaled_dot_product_attention(q, k, v)
-        return self.out_proj(out.transpose(1, 2).flatten(2))
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (split_heads(projection(x), self.heads) for projection in projections)
+        heads = F.scaled_dot_product_attention(q, k, v)
+        out: Tensor = self.out_proj(heads.transpose(1, 2).flatten(2))
+        return out
 
 
 def cases(*, device: str, quick: bool, variants: Sequence[str]) -> Iterator[SpeedCase]:
-    """All layer cases; quick ones are a quarter as long."""
-    shapes = [shape_of(tokens // 4 if quick else tokens) for tokens in LENGTHS]
+    """All layer cases; quick ones are a quarter of the work, in sequences a quarter as long."""
+    shapes = [shape_of(tokens, 4 if quick else 1) for tokens in LENGTHS]
     for variant in variants:
         for shape in shapes:
             long = shape.tokens >= LONG
@@ -89,9 +93,9 @@ def cases(*, device: str, quick: bool, variants: Sequence[str]) -> Iterator[Spee
         )
 
 
-def shape_of(tokens: int) -> Shape:
-    """A batch of 2048 tokens in sequences of the given length, four heads of width 64."""
-    return Shape(batch=max(1, 2048 // tokens), tokens=tokens, dim=256, heads=4)
+def shape_of(tokens: int, divisor: int) -> Shape:
+    """Sequences of so many tokens, 2048 in all, four heads of width 64; or a fraction of that."""
+    return Shape(batch=2048 // tokens, tokens=tokens // divisor, dim=256, heads=4)
 
 
 class TorchLayer(nn.Module):
@@ -124,8 +128,7 @@ class SecondLayer(nn.Module):
         self.layer = MultiHeadAttention(
             shape.dim, shape.heads, variant=variant, layer=1, num_layers=2, layer_state=True
         )
-        values = shape.input(device).unflatten(-1, (shape.heads, -1)).transpose(1, 2)
-        self.values = values.contiguous()
+        self.values = split_heads(shape.input(device), shape.heads)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, dim) to (B, N, dim)."""

@@ -125,7 +125,7 @@ class Effort:
         sample_seconds: shortest sample; faster steps are repeated inside it.
     """
 
-    seconds: float = 4.0
+    seconds: float = 6.0
     min_pairs: int = 9
     sample_seconds: float = 0.02
 
@@ -225,7 +225,7 @@ def peak_memory(step: Step, *, device: str) -> int:
         with record_function(mark):
             step()
     # The public summaries give sums by operator; the peak needs the single events.
-    events = run.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = run.profiler.kineto_results.events()
     begin = next(event.start_ns() for event in events if event.name() == mark)
     changes = sorted(
         ((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"),

@@ -12,10 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.speed.measure import Row, Spread
+from benchmarks.speed.measure import Row
 
 SCHEMA = 1
-COLUMNS = ("case", "ours", "reference", "time ratio", "memory ratio", "target", "reached")
+COLUMNS = ("case", "ours", "reference", "time", "quartiles", "memory", "target", "reached")
+LEGEND = (
+    "time and memory: ours / reference, median and quartiles of pairs measured in turns; "
+    "target: time / memory, or seconds"
+)
 
 
 def by_group(rows: Iterable[Row]) -> list[tuple[str, str, list[Row]]]:
@@ -28,20 +32,20 @@ def by_group(rows: Iterable[Row]) -> list[tuple[str, str, list[Row]]]:
 
 def cells(row: Row) -> tuple[str, ...]:
     """The texts of one line, in the order of COLUMNS."""
-    targets = []
-    if row.time_target is not None:
-        unit = " s" if row.ratio is None else " time"
-        targets.append(f"≤ {row.time_target:.2f}{unit}")
-    if row.memory_target is not None:
-        targets.append(f"≤ {row.memory_target:.2f} memory")
-    memory = "" if row.memory_ratio is None else f"{row.memory_ratio:.3f}"
+    ratio, memory = row.ratio, row.memory_ratio
+    if row.ratio is None:
+        target = "" if row.time_target is None else f"≤ {row.time_target:g} s"
+    else:
+        wanted = ["–" if t is None else f"≤ {t:.2f}" for t in (row.time_target, row.memory_target)]
+        target = "" if row.reached is None else " / ".join(wanted)
     return (
         row.name,
         duration(row.seconds.median),
         "" if row.baseline_seconds is None else duration(row.baseline_seconds.median),
-        "" if row.ratio is None else spread(row.ratio),
-        memory,
-        ", ".join(targets),
+        "" if ratio is None else f"{ratio.median:.3f}",
+        "" if ratio is None else f"{ratio.low:.3f}–{ratio.high:.3f}",
+        "" if memory is None else f"{memory:.3f}",
+        target,
         {True: "yes", False: "no", None: ""}[row.reached],
     )
 
@@ -51,11 +55,6 @@ def duration(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
-
-
-def spread(value: Spread) -> str:
-    """Median and quartiles."""
-    return f"{value.median:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
 def title(group: str, against: str) -> str:
@@ -68,11 +67,12 @@ def show(rows: Iterable[Row], console: Console) -> None:
     for group, against, members in by_group(rows):
         table = Table(title=title(group, against), title_justify="left", title_style="bold")
         for number, column in enumerate(COLUMNS):
-            table.add_column(column, justify="left" if number in (0, 5, 6) else "right")
+            table.add_column(column, no_wrap=True, justify="right" if 0 < number < 6 else "left")
         for row in members:
             style = {True: "green", False: "yellow", None: None}[row.reached]
             table.add_row(*cells(row), style=style)
         console.print(table)
+    console.print(LEGEND)
 
 
 def markdown(rows: Iterable[Row], machine: Mapping[str, Any]) -> str:
@@ -82,12 +82,12 @@ def markdown(rows: Iterable[Row], machine: Mapping[str, Any]) -> str:
         "",
         ", ".join(f"{key} {value}" for key, value in machine.items()),
     ]
-    lines += ["", "Ratios are ours / reference: median [quartiles] of pairs measured in turns."]
+    lines += ["", f"{LEGEND}."]
     for group, against, members in by_group(rows):
         lines += ["", f"## {title(group, against)}", ""]
         lines += [
             "| " + " | ".join(COLUMNS) + " |",
-            "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
         ]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in members]
     return "\n".join(lines) + "\n"
