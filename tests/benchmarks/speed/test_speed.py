@@ -1,0 +1,191 @@
+"""The measuring instruments measure; what they find on this machine is nobody's pass or fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention import registry
+from benchmarks.speed import cli, layers, output
+from benchmarks.speed.measure import (
+    Effort,
+    Row,
+    Spread,
+    TimeLimit,
+    compare,
+    pairs_of_times,
+    peak_memory,
+    time_limit,
+)
+from domains.contract import SpeedCase
+
+EFFORT = Effort(seconds=0.0, min_pairs=31, sample_seconds=0.002)
+MEGABYTE = 2**20
+
+
+def sleep(seconds: float) -> Callable[[], None]:
+    return lambda: time.sleep(seconds)
+
+
+def test_identical_steps_have_a_ratio_of_one() -> None:
+    pairs = pairs_of_times(sleep(0.002), sleep(0.002), device="cpu", effort=EFFORT)
+    assert Spread.of([ours / theirs for theirs, ours in pairs]).median == pytest.approx(1, abs=0.3)
+
+
+def test_a_slower_candidate_has_a_ratio_above_one() -> None:
+    pairs = pairs_of_times(sleep(0.002), sleep(0.006), device="cpu", effort=EFFORT)
+    assert Spread.of([ours / theirs for theirs, ours in pairs]).median > 1.8
+
+
+def test_both_sides_are_measured_in_turns() -> None:
+    order: list[str] = []
+    effort = Effort(seconds=0.0, min_pairs=4, sample_seconds=0.0)
+    pairs_of_times(
+        lambda: order.append("a"), lambda: order.append("b"), device="cpu", effort=effort
+    )
+    assert "".join(order) == "aaabbb" + "ab" + "ba" + "ab" + "ba"
+
+
+def test_peak_memory_counts_what_lives_at_the_same_time() -> None:
+    def one_after_the_other() -> None:
+        for _ in range(3):
+            torch.empty(MEGABYTE, dtype=torch.uint8)
+
+    def together() -> None:
+        [torch.empty(MEGABYTE, dtype=torch.uint8) for _ in range(3)]
+
+    assert peak_memory(one_after_the_other, device="cpu") == MEGABYTE
+    assert peak_memory(together, device="cpu") == 3 * MEGABYTE
+
+
+def test_peak_memory_is_above_what_is_held_already() -> None:
+    held = {"x": torch.empty(0)}
+
+    def replaces_what_it_held() -> None:
+        held.pop("x", None)
+        held["x"] = torch.empty(MEGABYTE, dtype=torch.uint8)
+        torch.empty(MEGABYTE // 2, dtype=torch.uint8)
+
+    assert peak_memory(replaces_what_it_held, device="cpu") == MEGABYTE // 2
+    assert peak_memory(replaces_what_it_held, device="cpu") == MEGABYTE // 2
+
+
+def test_explicit_scores_are_seen_in_the_peak() -> None:
+    q = torch.randn(1, 1, 512, 8, requires_grad=True)
+    scores = 512 * 512 * 4
+
+    def explicit() -> None:
+        q.grad = None
+        ((q @ q.mT).softmax(-1) @ q).sum().backward()
+
+    def fused() -> None:
+        q.grad = None
+        torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+
+    assert peak_memory(explicit, device="cpu") > 2 * scores
+    assert peak_memory(fused, device="cpu") < scores
+
+
+def test_targets_are_judged_as_they_are_printed() -> None:
+    def row(time_ratio: float, memory: int) -> Row:
+        spread = Spread(time_ratio, time_ratio, time_ratio)
+        return Row(
+            "g", "n", "a", spread, 3, baseline_seconds=spread, ratio=spread, memory=memory,
+            baseline_memory=100, time_target=1.03, memory_target=1.03,
+        )  # fmt: skip
+
+    assert row(1.034, 103).reached is True
+    assert row(1.036, 103).reached is False
+    assert row(1.0, 104).reached is False
+
+
+def test_a_time_limit_is_judged_in_seconds() -> None:
+    row = time_limit(TimeLimit("g", "n", lambda: sleep(0.01), limit=30.0), repetitions=2)
+    assert row.seconds.median >= 0.01
+    assert row.reached is True
+
+
+@pytest.mark.parametrize("variant", registry.names())
+def test_every_variant_has_a_step_that_runs(variant: str) -> None:
+    shape = layers.Shape(batch=2, tokens=5, dim=8, heads=2)
+    layers.variant_step(variant, shape, "cpu")()()
+
+
+def test_plain_layer_and_torch_layer_compute_what_the_suite_computes() -> None:
+    from attention import MultiHeadAttention
+
+    shape = layers.Shape(batch=2, tokens=5, dim=8, heads=2)
+    x = shape.input("cpu")
+    ours = MultiHeadAttention(8, 2)
+    plain = layers.PlainLayer(8, 2)
+    plain.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(plain(x), ours(x))
+    theirs = layers.TorchLayer(shape)
+    fused = MultiHeadAttention(8, 2, projection="fused")
+    with torch.no_grad():
+        fused.qkv_proj.weight.copy_(theirs.layer.in_proj_weight)
+        fused.qkv_proj.bias.copy_(theirs.layer.in_proj_bias)
+        fused.out_proj.load_state_dict(theirs.layer.out_proj.state_dict())
+    torch.testing.assert_close(theirs(x), fused(x))
+
+
+def test_the_command_writes_what_it_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = layers.Shape(batch=1, tokens=8, dim=8, heads=2)
+    monkeypatch.setattr(layers, "shape_of", lambda tokens, divisor: tiny)
+    assert cli.main(["part=layers", "attention=standard,quest", "quick=true"]) == 0
+    printed = capsys.readouterr().out
+    (as_json,) = (Path(os.environ["RESULTS_DIR"]) / "speed").glob("*.json")
+    content = json.loads(as_json.read_text())
+    assert content["provenance"]["threads"] == 1
+    assert content["provenance"]["packages"]["torch"]
+    names = [row["name"] for row in content["rows"]]
+    assert names == ["standard N=8"] * 3 + ["quest N=8"] * 3 + ["standard N=8"] * 3
+    table = as_json.with_suffix(".md").read_text()
+    for row in content["rows"]:
+        ratio = f"{row['ratio']['median']:.3f}"
+        assert ratio in printed
+        assert f"| {ratio} |" in table
+
+
+def test_a_case_is_compared_in_time_and_memory() -> None:
+    def allocate(megabytes: int) -> Callable[[], Callable[[], object]]:
+        return lambda: lambda: torch.ones(megabytes * MEGABYTE, dtype=torch.uint8)
+
+    case = SpeedCase("g", "n", allocate(1), allocate(2), against="half", memory_target=1.5)
+    row = compare(case, device="cpu", effort=Effort(seconds=0, min_pairs=3, sample_seconds=0))
+    assert row.memory_ratio == 2.0
+    assert row.reached is False
+    assert output.cells(row)[-2:] == ("– / ≤ 1.50", "no")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("dmain=toy", "Did you mean 'domain'"),
+        ("attention=quset", "Did you mean 'quest'"),
+        ("part=layer", "Did you mean 'layers'"),
+        ("quick=yes", "allowed are true, false"),
+        ("threads=0", "at least 1"),
+        ("device=gpu", "cpu, cuda"),
+        ("quick", "write quick=VALUE"),
+    ],
+)
+def test_usage_errors_name_the_way_out(argument: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cli.parse([argument])
+
+
+@pytest.mark.gpu
+def test_peak_memory_on_a_gpu() -> None:
+    assert (
+        peak_memory(lambda: torch.empty(MEGABYTE, dtype=torch.uint8, device="cuda"), device="cuda")
+        == MEGABYTE
+    )
