@@ -64,7 +64,7 @@ class Difference:
         mean: mean difference, in the metric's own direction.
         sd: sample standard deviation of the differences, None for n = 1.
         interval: 95 % t-interval of the mean difference. None for n = 1, and when all differences
-            are equal but not zero: a sample without spread gives no width to an interval.
+            are equal: a sample without spread gives no width to an interval.
         p: exact two-sided sign-flip p, None below six pairs.
         reference: mean of the reference over the same seeds.
     """
@@ -78,8 +78,8 @@ class Difference:
 
     @property
     def constant(self) -> bool:
-        """Whether at least two pairs show one and the same difference other than zero."""
-        return self.n > 1 and self.sd == 0 and self.mean != 0
+        """Whether at least two pairs show one and the same difference."""
+        return self.n > 1 and self.sd == 0
 
 
 def describe(values: Sequence[float]) -> Sample | None:
@@ -119,7 +119,7 @@ def paired_difference(
     values = np.array([ours[seed] for seed in seeds], dtype=np.float64) - base
     n, mean, sd = len(values), float(values.mean()), _sd(values)
     interval = None
-    if sd is not None and (sd > 0 or mean == 0):
+    if sd:
         half = t_quantile(n - 1, confidence) * sd / math.sqrt(n)
         interval = Interval(mean - half, mean + half)
     p = sign_flip_p(values, generator=generator)
