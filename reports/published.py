@@ -12,7 +12,7 @@ from reports import stats, words
 from reports.analysis import CellStats, GroupStats
 from reports.groups import Group
 from reports.parts import EMPTY, sample_item, titled
-from reports.table import Item, Table
+from reports.table import Item, Table, Value
 
 FOLDER = Path(__file__).parent / "published"
 

@@ -92,7 +92,7 @@ def wilcoxon_p(differences: Sequence[float] | Floats) -> float:
     """
     values = np.asarray(differences, dtype=np.float64)
     # Differences of printed percentages carry rounding noise that would break true ties.
-    magnitude: Floats = np.round(np.abs(values), 9)
+    magnitude = np.abs(values).round(9)
     ranks = len(values) + 1 - rank_data(magnitude)
     signed = np.sign(values) * np.where(magnitude > 0, ranks, 0.0)
     padded = np.concatenate((signed, np.zeros(max(0, 6 - len(signed)))))

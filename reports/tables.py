@@ -145,9 +145,7 @@ def differences(table: GroupStats) -> Table | None:
                     sort=cell.difference.mean,
                     ref=reference(cell),
                 ),
-                Item(
-                    words.difference(relative, 2) if relative else EMPTY.text, sort=_mean(relative)
-                ),
+                Item(words.difference(relative, 2), sort=relative.mean) if relative else EMPTY,
                 Item(str(cell.difference.n), sort=cell.difference.n),
                 _p_item(cell.difference.p),
                 _p_item(cell.adjusted),
