@@ -15,7 +15,7 @@ from typing import Any
 
 from reports.frame import Frame
 from reports.rows import MetricInfo, ReportError, Row, check_unique
-from reports.table import Value, csv_value, to_csv
+from reports.table import Value, to_csv
 
 _KEY = ("domain", "dataset", "attention", "hash", "seed")
 _NOTE_SEPARATOR = " | "
@@ -111,8 +111,6 @@ def _info(record: dict[str, str], prefix: str) -> MetricInfo:
 def _parse(name: str, text: str) -> Any:
     if name == "notes":
         return tuple(text.split(_NOTE_SEPARATOR)) if text else ()
-    if name == "dirty":
-        return text == csv_value(True)
     if name in _INTEGERS:
         return int(text) if text else None
     if name in _FLOATS:

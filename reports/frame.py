@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -196,20 +195,22 @@ def _with_result(row: Row, result: Mapping[str, Any]) -> Row:
     )
 
 
+_SHOWN_PACKAGES = ("torch", "lightning", "numpy", "transformers")
+
+
 def _with_provenance(row: Row, provenance: Mapping[str, Any]) -> Row:
-    """Provenance is shown, not computed with, so its form is not insisted on."""
-    git = provenance.get("git")
-    source: Mapping[str, Any] = git if isinstance(git, Mapping) else provenance
-    versions = provenance.get("versions") or provenance.get("packages") or {}
-    command = provenance.get("command") or ""
+    """The part of the provenance that pages show; the rest stays in its file."""
+    source = provenance.get("source") or {}
+    packages = provenance.get("packages") or {}
+    versions = {"python": provenance.get("python")} | {n: packages.get(n) for n in _SHOWN_PACKAGES}
+    machine = provenance.get("machine") or {}
     return replace(
         row,
         commit=str(source.get("commit") or ""),
-        dirty=bool(source.get("dirty") or source.get("dirty_hash")),
-        command=" ".join(map(str, command)) if isinstance(command, list) else str(command),
-        versions=", ".join(f"{name} {version}" for name, version in versions.items())
-        if isinstance(versions, Mapping)
-        else json.dumps(versions),
+        dirty=str(source.get("dirty") or ""),
+        command=str(provenance.get("command") or ""),
+        versions=", ".join(f"{name} {version}" for name, version in versions.items() if version),
+        machine=str(provenance.get("device_name") or machine.get("cpu") or ""),
     )
 
 

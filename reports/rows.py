@@ -73,9 +73,10 @@ class Row:
         device: where it ran.
         threads: CPU threads it had.
         commit: of the code.
-        dirty: whether uncommitted changes were present.
+        dirty: hash of uncommitted changes, empty without any.
         command: that started it.
-        versions: of the packages, `name version, ...`.
+        versions: of Python and the main packages, `name version, ...`.
+        machine: name of the device or processor.
         time: of the last change of status, ISO 8601.
         path: run directory relative to the store.
         notes: remarks stored with the result.
@@ -112,9 +113,10 @@ class Row:
     device: str = ""
     threads: int | None = None
     commit: str = ""
-    dirty: bool = False
+    dirty: str = ""
     command: str = ""
     versions: str = ""
+    machine: str = ""
     time: str = ""
     path: str = ""
     notes: tuple[str, ...] = ()

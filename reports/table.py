@@ -16,6 +16,7 @@ class Item:
 
     Attributes:
         text: what every format prints.
+        badge: outcome in words, printed after the text.
         bold: emphasised.
         sort: what HTML sorts by; the text without it.
         details: further lines that HTML prints below.
@@ -24,11 +25,17 @@ class Item:
     """
 
     text: str
+    badge: str = ""
     bold: bool = False
     sort: float | None = None
     details: tuple[str, ...] = ()
     ref: str = ""
     tone: str = ""
+
+    @property
+    def printed(self) -> str:
+        """Text and badge, for formats that have lines only."""
+        return ", ".join(part for part in (self.text, self.badge) if part)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def to_markdown(table: Table) -> str:
     marks = [":---" if i < table.leading else "---:" for i in range(len(table.header))]
     lines.append("| " + " | ".join(marks) + " |")
     for row in table.rows:
-        cells = [f"**{_md(item.text)}**" if item.bold else _md(item.text) for item in row]
+        cells = [f"**{_md(item.printed)}**" if item.bold else _md(item.printed) for item in row]
         lines.append("| " + " | ".join(cells) + " |")
     if table.notes:
         lines += ["", *(f"- {_md(note)}" for note in table.notes)]
@@ -106,7 +113,7 @@ def to_latex(table: Table) -> str:
     ]
     for row in table.rows:
         cells = [
-            rf"\textbf{{{tex_escape(item.text)}}}" if item.bold else tex_escape(item.text)
+            rf"\textbf{{{tex_escape(item.printed)}}}" if item.bold else tex_escape(item.printed)
             for item in row
         ]
         lines.append(" & ".join(cells) + r" \\")

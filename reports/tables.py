@@ -78,13 +78,22 @@ def _averages(table: GroupStats, rows: Sequence[list[Item]]) -> list[str]:
 def _quality_item(cell: CellStats) -> Item:
     outcome = ", ".join(cell.cell.words())
     if cell.sample is None:
-        return Item(outcome, ref=reference(cell), tone="muted")
-    text = words.sample(cell.sample, cell.decimals)
+        return Item("", outcome, ref=reference(cell), tone="muted")
+    details = ()
+    if cell.difference is not None:
+        lines = (
+            words.difference(cell.difference, cell.decimals),
+            words.p_phrase(cell.difference.p, cell.adjusted),
+        )
+        details = tuple(line for line in lines if line)
     return Item(
-        f"{text}, {outcome}" if outcome else text,
+        words.sample(cell.sample, cell.decimals),
+        outcome,
         cell.bold,
         cell.sample.mean,
-        ref=reference(cell),
+        details,
+        reference(cell),
+        _TONES.get(cell.verdict, ""),
     )
 
 

@@ -84,11 +84,15 @@ def write_run(root: Path, spec: RunSpec) -> Path:
     }
     (path / "config.yaml").write_text(json.dumps(config, indent=1))  # JSON is YAML
     provenance = {
-        "commit": "0123456789abcdef0123456789abcdef01234567",
-        "dirty": None,
-        "command": f"run_all.py run domain={spec.domain} dataset={spec.dataset}",
-        "versions": {"python": "3.11.9", "torch": "2.13.0", "lightning": "2.6.6"},
+        "schema": 1,
+        "time": TIME,
+        "command": f"python run_all.py run domain={spec.domain} dataset={spec.dataset}",
+        "source": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": None},
+        "python": "3.11.9",
+        "packages": {"lightning": "2.6.6", "numpy": "2.4.6", "torch": "2.13.0", "zipp": "3.0"},
+        "machine": {"cpu": "Some CPU", "cores": 2},
         "device": "cpu",
+        "threads": 1,
     }
     _json(path / "provenance.json", provenance)
     status = {
