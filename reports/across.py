@@ -144,11 +144,8 @@ def _finding(cell: CellStats) -> Finding:
     if relative is not None and relative.interval is not None:
         bar = (relative.interval.low, relative.mean, relative.interval.high)
     verdict, tone = VERDICTS[cell.verdict]
-    aside = "; ".join(
-        part
-        for part in (cell.in_test_samples(), words.p_phrase(difference.p, cell.adjusted))
-        if part
-    )
+    lines = (cell.in_test_samples(), words.p_phrase(difference.p, cell.adjusted))
+    aside = "; ".join(line for line in lines if line)
     return Finding(text, verdict, tone, aside, bar, reference(cell))
 
 

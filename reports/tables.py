@@ -79,7 +79,7 @@ def _quality_item(cell: CellStats) -> Item:
     outcome = ", ".join(cell.cell.words())
     if cell.sample is None:
         return Item("", outcome, ref=reference(cell), tone="muted")
-    details = ()
+    details: tuple[str, ...] = ()
     if cell.difference is not None:
         lines = (
             words.difference(cell.difference, cell.decimals),
