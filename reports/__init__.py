@@ -1,0 +1,1 @@
+"""Evaluation and rendering of finished runs, from the store alone."""

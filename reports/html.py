@@ -1,0 +1,162 @@
+"""The page: one file that opens offline, with everything inline."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from reports import plots, words
+from reports.across import Finding
+from reports.groups import Group
+from reports.parts import SPREAD
+from reports.plots import Picture
+from reports.report import Report
+from reports.rows import BASELINE, Row
+from reports.tables import missing
+
+FOLDER = Path(__file__).parent / "templates"
+
+_COLORS = {
+    plots.INK: "ink",
+    plots.MUTED: "muted",
+    plots.GRID: "grid",
+    **{color: f"series-{number}" for number, color in enumerate(plots.PALETTE)},
+}
+
+
+def page(report: Report) -> str:
+    """The report as HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        facts=report.facts(),
+        sections=report.sections,
+        views=report.views,
+        unfilled=missing([section.table for section in report.sections]),
+        data=_json(_provenance(report)),
+        inline=inline,
+        bars=bars,
+        count=words.count,
+        spread=SPREAD,
+        baseline=BASELINE,
+        palette=list(enumerate(plots.PALETTE)),
+    )
+
+
+def _json(value: Any) -> Markup:
+    """JSON that may stand inside a script element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
+
+
+def _provenance(report: Report) -> dict[str, Any]:
+    """Runs for the dialogs; texts that many runs share are stored once."""
+    texts: dict[str, int] = {}
+
+    def index(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    groups: dict[str, dict[str, list[list[Any]]]] = {}
+    for section in report.sections:
+        group = section.table.group
+        cells = groups.setdefault(group.slug, {})
+        for column in group.columns:
+            for cell in column.cells.values():
+                cells[f"{column.label}/{cell.variant}"] = [
+                    _run(row, group, index) for _, row in sorted(cell.rows.items())
+                ]
+    return {"groups": groups, "texts": list(texts)}
+
+
+def _run(row: Row, group: Group, index: Any) -> list[Any]:
+    value = row.metrics.get(row.primary)
+    repeat = (
+        f"python run_all.py run domain={row.domain} dataset={row.dataset} "
+        f"attention={row.attention} protocol={row.protocol} recipe={row.recipe} "
+        f"budget={row.budget}"
+    )
+    extra = [part for part in f"{row.options}, {row.setting}".split(", ") if part]
+    repeat = " ".join([repeat, *(part for part in extra if not part.endswith("=unset"))])
+    environment = "; ".join(part for part in (row.machine, row.versions) if part)
+    place = ", ".join(
+        part for part in (row.device, f"{row.threads} threads" if row.threads else "") if part
+    )
+    commit = row.commit + (f" + uncommitted changes {row.dirty}" if row.dirty else "")
+    return [
+        row.seed,
+        row.state,
+        value,
+        index(row.primary),
+        row.selected_epoch,
+        index(row.selection_rule),
+        row.hash,
+        row.path,
+        row.time,
+        index(commit),
+        index(row.command),
+        index(environment),
+        index(place),
+        index(row.fingerprint),
+        index(repeat),
+        row.reason,
+    ]
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, _COLORS)))
+
+
+def inline(picture: Picture) -> Markup:
+    """A figure's SVG to stand in the page: its colours and fonts follow the page's scheme."""
+    svg = picture.svg.decode()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = _pattern().sub(lambda match: f"var(--{_COLORS[match[0]]})", svg)
+    svg = re.sub(r"font-family: [^;\"]*;?", "", svg)
+    svg = re.sub(r' id="(?!m|p)[^"]*"', "", svg)
+    # Names of clip paths and markers are unique in a figure only.
+    prefix = re.sub(r"\W", "_", picture.name)
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\1{prefix}-", svg)
+    svg = re.sub(r"\s*\n\s*", " ", svg)
+    width = float(re.search(r'width="([\d.]+)pt"', svg)[1])  # type: ignore[index]
+    head = (
+        f'<svg class="plot" role="img" aria-label="{Markup.escape(picture.alt)}" '
+        f'style="max-width:{width * 100 / 72:.0f}px"'
+    )
+    svg = re.sub(r'<svg xmlns:xlink="[^"]*" width="[^"]*" height="[^"]*"', head, svg, count=1)
+    return Markup(svg)
+
+
+def bars(findings: tuple[Finding, ...]) -> list[tuple[Finding, Markup]]:
+    """Findings with a small drawing of their interval on a scale that they share."""
+    reach = max((max(map(abs, f.bar)) for f in findings if f.bar), default=0.0) or 1.0
+    return [(finding, _bar(finding, reach)) for finding in findings]
+
+
+def _bar(finding: Finding, reach: float) -> Markup:
+    width, middle = 150.0, 75.0
+    axis = f'<line class="zero" x1="{middle}" y1="1" x2="{middle}" y2="17"/>'
+    drawn = ""
+    if finding.bar:
+        low, mean, high = (middle + value / reach * (middle - 6) for value in finding.bar)
+        drawn = (
+            f'<line class="range" x1="{low:.1f}" y1="9" x2="{high:.1f}" y2="9"/>'
+            f'<circle cx="{mean:.1f}" cy="9" r="3.6"/>'
+        )
+    return Markup(
+        f'<svg class="bar {finding.tone}" viewBox="0 0 {width:.0f} 18" width="{width:.0f}" '
+        f'height="18" aria-hidden="true">{axis}{drawn}</svg>'
+    )

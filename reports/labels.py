@@ -1,0 +1,101 @@
+"""Names for configurations that would otherwise claim the same cell.
+
+Two hashes of one variant on one data set under the same protocol, recipe and budget differ in
+something that somebody overrode. What differs becomes part of the label: options of the attention
+name another row (`qknorm_ds (init=2)`), everything else names another table (`recipe.optimizer.lr=
+0.01`), so that the variants of one table still share everything but the attention.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from reports.rows import Row
+
+_IGNORED = frozenset({"seed"})
+_ATTENTION = "attention"
+
+
+def label_configurations(
+    rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]]
+) -> list[Row]:
+    """Rows with `variant` and `setting` filled.
+
+    Args:
+        rows: of a whole store.
+        config_of: resolved configuration of a row; asked only where labels are needed.
+    """
+    tables: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        tables[_table(row)].append(row)
+    labelled: dict[tuple[str, str, str, str, int], Row] = {}
+    for members in tables.values():
+        for row in _label_table(members, config_of):
+            labelled[row.run_key] = row
+    return [labelled[row.run_key] for row in rows]
+
+
+def _table(row: Row) -> tuple[Any, ...]:
+    return (
+        row.domain, row.model, row.protocol, row.protocol_version, row.recipe, row.budget, row.kind,
+    )  # fmt: skip
+
+
+def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]]) -> list[Row]:
+    hashes: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        hashes[(row.dataset, row.fingerprint, row.attention)].setdefault(row.hash, row)
+    if all(len(found) == 1 for found in hashes.values()):
+        return [replace(row, variant=row.attention) for row in rows]
+    flat = {
+        row.run_key[:4]: _flatten(config_of(row))
+        for found in hashes.values()
+        for row in found.values()
+    }
+    differing: set[str] = set()
+    for found in hashes.values():
+        configs = [flat[row.run_key[:4]] for row in found.values()]
+        for key in set().union(*configs):
+            if len({config.get(key) for config in configs}) > 1:
+                differing.add(key)
+    # Configurations that read alike but hash apart stay apart, under their hash.
+    taken: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    labels: dict[tuple[str, ...], tuple[str, str, str]] = {}
+    for (dataset, fingerprint, attention), found in hashes.items():
+        for row in found.values():
+            label = labels[row.run_key[:4]] = _label(flat[row.run_key[:4]], differing)
+            taken[(dataset, fingerprint, attention, label[0], label[2])].add(row.hash)
+    result = []
+    for row in rows:
+        short, options, setting = labels[row.run_key[:4]]
+        if len(taken[(row.dataset, row.fingerprint, row.attention, short, setting)]) > 1:
+            short = f"{short}, {row.hash}" if short else row.hash
+        variant = f"{row.attention} ({short})" if short else row.attention
+        result.append(replace(row, variant=variant, options=options, setting=setting))
+    return result
+
+
+def _label(config: Mapping[str, str], differing: set[str]) -> tuple[str, str, str]:
+    """Options in short, options as overrides, all other overrides."""
+    values = {key: config.get(key, "unset") for key in sorted(differing)}
+    options = {key: value for key, value in values.items() if key.split(".")[0] == _ATTENTION}
+    return (
+        ", ".join(f"{key.split('.')[-1]}={value}" for key, value in options.items()),
+        ", ".join(f"{key}={value}" for key, value in options.items()),
+        ", ".join(f"{key}={value}" for key, value in values.items() if key not in options),
+    )
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if not prefix and key in _IGNORED:
+            continue
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat

@@ -1,0 +1,350 @@
+"""Figures of values: dots, forests, cost beside quality, critical differences.
+
+Figures are drawn without pyplot's global state, with fixed fonts, no dates and a fixed salt, so
+equal data give equal bytes. Colours come from one palette that stays readable with colour
+blindness; each variant has the same colour and marker everywhere.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from reports import stats, words
+from reports.analysis import GroupStats, View
+from reports.costs import Cost
+from reports.groups import Column
+from reports.rows import BASELINE, PREFERRED_ORDER
+
+INK, MUTED, GRID = "#1b1f26", "#697180", "#dfe3e8"
+# Okabe and Ito's colours, yellow replaced by purple; order of PREFERRED_ORDER.
+PALETTE = (
+    "#6f7887", "#0072b2", "#e69f00", "#cc79a7", "#009e73", "#d55e00", "#56b4e9", "#7a5195",
+    "#8c6d31",
+)  # fmt: skip
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">")
+MAX_COLUMNS = 12
+MAX_TASKS = 40
+
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "attention-benchmarks",
+    "figure.dpi": 100,
+    "figure.constrained_layout.w_pad": 0.08,
+    "figure.constrained_layout.h_pad": 0.06,
+    "axes.unicode_minus": True,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A rendered figure.
+
+    Attributes:
+        name: file name without ending.
+        title: heading.
+        alt: what it shows, for people who do not see it.
+        svg: document.
+        png: image, 150 dots per inch.
+    """
+
+    name: str
+    title: str
+    alt: str
+    svg: bytes
+    png: bytes
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib's settings for everything drawn inside."""
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def render(figure: Figure, name: str, title: str, alt: str) -> Picture:
+    """SVG and PNG of a figure; equal figures give equal bytes."""
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # arranged once, not again for each format
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
+    return Picture(name, title, alt, svg.getvalue(), png.getvalue())
+
+
+def color(variant: str, variants: Sequence[str]) -> str:
+    """Colour of a variant; unknown ones take those that the table leaves free."""
+    return PALETTE[_slot(variant, variants)]
+
+
+def marker(variant: str, variants: Sequence[str]) -> str:
+    """Marker of a variant, so that colour is never the only difference."""
+    return MARKERS[_slot(variant, variants)]
+
+
+def _slot(variant: str, variants: Sequence[str]) -> int:
+    if variant in PREFERRED_ORDER:
+        return PREFERRED_ORDER.index(variant)
+    used = {PREFERRED_ORDER.index(v) for v in variants if v in PREFERRED_ORDER}
+    free = [slot for slot in range(len(PALETTE)) if slot not in used] or list(range(len(PALETTE)))
+    others = [v for v in variants if v not in PREFERRED_ORDER]
+    return free[others.index(variant) % len(free)]
+
+
+def panels(
+    count: int, across: int, width: float, height: float, *, share: str = ""
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` axes in rows of `across`; sizes of one panel in inches."""
+    across = min(across, count)
+    down = math.ceil(count / across)
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(down, across, squeeze=False, sharex="x" in share, sharey="y" in share)
+    axes = list(grid.flat)
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return figure, axes[:count]
+
+
+def values(table: GroupStats) -> Picture | None:
+    """Value of every seed with mean and 95 % interval, one panel a data set."""
+    columns = [c for c in table.group.columns if c.primary][:MAX_COLUMNS]
+    if not columns:
+        return None
+    variants = table.group.variants
+    with style():
+        height = 0.75 + 0.26 * len(variants)
+        figure, axes = panels(len(columns), 3, 3.35, height, share="y")
+        for axis, column in zip(axes, columns, strict=True):
+            _dots(axis, table, column)
+        axes[0].set_ylim(len(variants) - 0.4, -0.6)
+        alt = (
+            f"Dot plot for {table.group.key.title()}: each dot is one seed, the bar the mean with "
+            "its 95 % t-interval."
+        )
+        return render(figure, f"{table.group.slug}_values", "Values by seed", alt)
+
+
+def _dots(axis: Axes, table: GroupStats, column: Column) -> None:
+    variants = table.group.variants
+    every: list[float] = []
+    for y, variant in enumerate(variants):
+        found = list(column.cells[variant].values(column.primary).values())
+        tint = color(variant, variants)
+        if not found:
+            words_ = ", ".join(column.cells[variant].words())
+            axis.text(
+                0.02, y, words_, transform=axis.get_yaxis_transform(), va="center", color=MUTED,
+                fontsize=8, style="italic",
+            )  # fmt: skip
+            continue
+        every += found
+        sample = stats.describe(found)
+        assert sample is not None
+        if sample.sd:
+            half = stats.t_quantile(sample.n - 1) * sample.sd / math.sqrt(sample.n)
+            axis.plot([sample.mean - half, sample.mean + half], [y, y], color=tint, lw=1.6)
+        axis.plot([sample.mean] * 2, [y - 0.28, y + 0.28], color=tint, lw=2.4)
+        # Seeds are spread a little, in their order, so that equal values stay visible.
+        spread = np.linspace(-0.18, 0.18, len(found)) if len(found) > 1 else [0.0]
+        axis.scatter(
+            found, y + np.asarray(spread), s=20, color=tint, alpha=0.55, linewidths=0,
+            marker=marker(variant, variants), zorder=3,
+        )  # fmt: skip
+    if every:
+        low, high = min(every), max(every)
+        room = (high - low) or abs(high) * 0.01 or 1.0
+        left, right = axis.get_xlim()
+        axis.set_xlim(max(left, low - room), min(right, high + room))
+    arrow = words.direction(column.info.higher_is_better)
+    axis.set_title(f"{column.label} {arrow}")
+    axis.set_xlabel(", ".join(p for p in (column.primary, column.info.unit) if p))
+    axis.set_yticks(range(len(variants)), variants)
+    axis.tick_params(axis="y", length=0, labelcolor=INK)
+    axis.grid(axis="y", visible=False)
+    axis.locator_params(axis="x", nbins=5)
+
+
+def forest(view: View) -> Picture | None:
+    """Relative change to the baseline per task with interval, one panel a variant."""
+    tasks = [(t, c) for t, c in view.tasks() if c.info.higher_is_better is not None][:MAX_TASKS]
+    names = {v for t, _ in tasks for v in t.group.variants if v != BASELINE}
+    variants = sorted(names, key=lambda v: _slot(v, sorted(names)))
+    if not variants or not tasks:
+        return None
+    summary = {row.variant: row for row in view.rows}
+    several = len({t.group.key.domain for t, _ in tasks}) > 1
+    labels = [f"{t.group.key.domain}: {c.label}" if several else c.label for t, c in tasks]
+    extra = 1 if summary and len(tasks) > 1 else 0
+    rows = len(tasks) + extra
+    with style():
+        figure, axes = panels(len(variants), 4, 2.55, 0.85 + 0.28 * rows, share="xy")
+        for axis, variant in zip(axes, variants, strict=True):
+            tint = color(variant, [BASELINE, *variants])
+            axis.axvline(0, color=MUTED, lw=1)
+            for y, (table, column) in enumerate(tasks):
+                cell = table.cells.get((variant, column.label))
+                relative = cell.relative if cell else None
+                if cell is None or relative is None:
+                    text = ", ".join(cell.cell.words()) if cell else "not run"
+                    axis.text(
+                        0.03, y, text or "no pair", transform=axis.get_yaxis_transform(),
+                        va="center", color=MUTED, fontsize=7.5, style="italic",
+                    )  # fmt: skip
+                    continue
+                if relative.interval:
+                    axis.plot([relative.interval.low, relative.interval.high], [y, y],
+                              color=tint, lw=1.8, solid_capstyle="butt")  # fmt: skip
+                axis.plot(relative.mean, y, marker="o", ms=6, mec=tint, mew=1.4,
+                          mfc=tint if relative.interval else "none")  # fmt: skip
+            if extra and variant in summary:
+                change = summary[variant].change
+                if change.interval:
+                    axis.plot([change.interval.low, change.interval.high], [rows - 1] * 2,
+                              color=INK, lw=1.8)  # fmt: skip
+                axis.plot(change.value, rows - 1, marker="D", ms=6, color=INK)
+            axis.set_title(variant)
+            axis.tick_params(axis="y", length=0, labelcolor=INK)
+            axis.grid(axis="y", visible=False)
+            axis.locator_params(axis="x", nbins=5)
+            axis.margins(x=0.12)
+            axis.set_xlabel(f"change to {BASELINE}, %")
+        ticks = labels + (["all (IQM)"] if extra else [])
+        axes[0].set_yticks(range(rows), ticks)
+        axes[0].set_ylim(rows - 0.5, -0.5)
+        alt = (
+            f"Forest plot: relative change to {BASELINE} per data set with 95 % interval, one "
+            "panel a variant, right of zero is better; hollow marks have no interval."
+        )
+        return render(figure, f"{view.slug}_forest", f"Relative change to {BASELINE}", alt)
+
+
+def cost_and_quality(table: GroupStats) -> Picture | None:
+    """Mean of the metric over time per step as a ratio to the baseline."""
+    shown = []
+    for column in table.group.columns[:MAX_COLUMNS]:
+        points = []
+        base = Cost.of(column.cells[BASELINE]) if BASELINE in column.cells else None
+        for cell in table.column(column):
+            own = Cost.of(cell.cell)
+            if not base or not base.seconds_per_step or not own.seconds_per_step:
+                continue
+            if cell.sample is not None and own.places == base.places:
+                points.append((cell, own.seconds_per_step / base.seconds_per_step))
+        if len(points) > 1:
+            shown.append((column, points))
+    if not shown:
+        return None
+    variants = table.group.variants
+    with style():
+        figure, axes = panels(len(shown), 3, 3.35, 2.6)
+        for axis, (column, points) in zip(axes, shown, strict=True):
+            axis.axvline(1, color=MUTED, lw=1)
+            axis.axvline(1.1, color=MUTED, lw=0.8, ls=(0, (4, 3)))
+            for cell, ratio in points:
+                assert cell.sample is not None
+                axis.errorbar(
+                    ratio, cell.sample.mean, yerr=cell.sample.sd or 0, ms=7,
+                    fmt=marker(cell.variant, variants), elinewidth=1.1, mew=0,
+                    color=color(cell.variant, variants), label=cell.variant,
+                )  # fmt: skip
+            axis.set_title(f"{column.label} {words.direction(column.info.higher_is_better)}")
+            axis.set_xlabel(f"time per step, ratio to {BASELINE}")
+            axis.set_ylabel(", ".join(p for p in (column.primary, column.info.unit) if p))
+            axis.margins(x=0.15, y=0.15)
+            axis.locator_params(nbins=5)
+        legend(figure, axes)
+        alt = (
+            f"Scatter plot: mean with sd of the metric over time per step relative to {BASELINE}; "
+            "the dashed line is a ratio of 1.10."
+        )
+        return render(figure, f"{table.group.slug}_cost", "Cost beside quality", alt)
+
+
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, below them."""
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    ordered = sorted(entries, key=lambda v: (_slot(v, list(entries)), v))
+    figure.legend(
+        [entries[label] for label in ordered], ordered, loc="outside lower left",
+        ncols=min(6, len(ordered)), handletextpad=0.4, columnspacing=1.4,
+    )  # fmt: skip
+
+
+def critical_difference(view: View) -> Picture | None:
+    """Average ranks; bars join variants that no test separates. None where nothing could be."""
+    comparison = view.comparison
+    if comparison is None or len(comparison.names) < 3:
+        return None
+    k = len(comparison.names)
+    half = (k + 1) // 2
+    with style():
+        figure = Figure(figsize=(6.4, 1.0 + 0.26 * half + 0.12 * len(comparison.cliques)))
+        FigureCanvasAgg(figure)
+        axis = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axis.set_axis_off()
+        axis.set_xlim(1 - 1.6, k + 1.6)
+        top = 0.9 + 0.35 * len(comparison.cliques)
+        axis.set_ylim(-(top + 0.75 * half + 0.2), 1.0)
+        axis.plot([1, k], [0, 0], color=INK, lw=1)
+        for rank in range(1, k + 1):
+            axis.plot([rank, rank], [0, 0.18], color=INK, lw=1)
+            axis.text(rank, 0.3, str(rank), ha="center", va="bottom", fontsize=8.5, color=MUTED)
+        for position, (name, average) in enumerate(
+            zip(comparison.names, comparison.average_ranks, strict=True)
+        ):
+            left = position < half
+            level = position if left else k - 1 - position
+            y = -(top + 0.75 * level)
+            edge = 0.9 if left else k + 0.1
+            tint = color(name, comparison.names)
+            axis.plot([average, average, edge], [0, y, y], color=tint, lw=1.2)
+            axis.text(
+                edge - 0.08 if left else edge + 0.08, y, f"{name} ({average:.2f})",
+                ha="right" if left else "left", va="center", fontsize=9,
+            )  # fmt: skip
+        for level, (first, last) in enumerate(comparison.cliques):
+            y = -(0.4 + 0.35 * level)
+            ends = comparison.average_ranks[first] - 0.05, comparison.average_ranks[last] + 0.05
+            axis.plot(ends, [y, y], color=INK, lw=3.2, solid_capstyle="round")
+        alt = (
+            f"Critical-difference diagram over {comparison.tasks} tasks: average ranks, 1 is best; "
+            "bars join variants that exact Wilcoxon tests with Holm's correction do not separate."
+        )
+        title = "Average ranks with critical differences"
+        return render(figure, f"{view.slug}_ranks", title, alt)

@@ -1,0 +1,253 @@
+"""A whole report: everything evaluated, laid out and drawn, as files in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports import across, analysis, curves, export, plots, words
+from reports.across import Finding
+from reports.analysis import GroupStats, View
+from reports.frame import Frame
+from reports.groups import arrange
+from reports.plots import Picture
+from reports.rows import ReportError, Row, variant_order
+from reports.table import Table, to_csv, to_latex, to_markdown
+from reports.tables import missing, tables_of
+
+
+@dataclass(frozen=True)
+class Section:
+    """Tables and figures of one group of runs.
+
+    Attributes:
+        table: the group, evaluated.
+        tables: laid out, quality first.
+        findings: in sentences.
+        pictures: of values.
+        curves: of training, by data set.
+    """
+
+    table: GroupStats
+    tables: tuple[Table, ...]
+    findings: tuple[Finding, ...]
+    pictures: tuple[Picture, ...]
+    curves: tuple[tuple[str, Picture], ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is written.
+
+    Attributes:
+        frame: the runs.
+        sections: one a group.
+        views: summaries over tasks with their table and figures.
+        remarks: what was left undone and why.
+        command: that makes the report.
+    """
+
+    frame: Frame
+    sections: tuple[Section, ...]
+    views: tuple[tuple[View, Table | None, tuple[Picture, ...]], ...]
+    remarks: tuple[str, ...]
+    command: str
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What was run, in a few lines."""
+        return facts(self.frame)
+
+
+def build(frame: Frame, command: str) -> Report:
+    """Evaluate, lay out and draw.
+
+    Args:
+        frame: runs of a store or of CSV files; only a store has curves.
+        command: printed as the way to make the report again.
+
+    Raises:
+        ReportError: there is no run, or runs must not share a table.
+    """
+    if not frame.rows:
+        raise ReportError("there are no runs to report")
+    tables = [analysis.evaluate(group) for group in arrange(frame.rows)]
+    views, remarks = analysis.views(tables)
+    drawn = _curves(frame, tables)
+    columns = sum(len(table.group.columns) for table in tables)
+    shown = len({dataset for pictures in drawn.values() for dataset, _ in pictures})
+    if frame.root is not None and columns > curves.MAX_FIGURES:
+        remarks.append(
+            f"Curves are drawn for {shown} data sets of the first tables only; choose others with "
+            "dataset=... of the report command."
+        )
+    sections = []
+    for table in tables:
+        pictures = [plots.values(table), plots.cost_and_quality(table)]
+        sections.append(
+            Section(
+                table,
+                tuple(tables_of(table)),
+                tuple(across.findings(table)),
+                tuple(picture for picture in pictures if picture),
+                tuple(drawn[table.group.slug]),
+            )
+        )
+    summaries = []
+    for view in views:
+        pictures = [plots.forest(view), plots.critical_difference(view)]
+        found = tuple(picture for picture in pictures if picture)
+        summaries.append((view, across.across_table(view), found))
+    return Report(frame, tuple(sections), tuple(summaries), tuple(remarks), command)
+
+
+def _curves(frame: Frame, tables: Sequence[GroupStats]) -> dict[str, list[tuple[str, Picture]]]:
+    drawn: dict[str, list[tuple[str, Picture]]] = {table.group.slug: [] for table in tables}
+    left = curves.MAX_FIGURES
+    if frame.root is None:
+        return drawn
+    for table in tables:
+        for column in table.group.columns:
+            if left == 0:
+                return drawn
+            found = curves.read(frame.root, column, table.group.variants)
+            pictures = (
+                curves.telemetry(table.group, column, found),
+                curves.learning(table.group, column, found),
+            )
+            drawn[table.group.slug] += [(column.label, p) for p in pictures if p]
+            left -= any(pictures)
+    return drawn
+
+
+def facts(frame: Frame) -> list[tuple[str, str]]:
+    """What was run, in a few lines of (name, text)."""
+    rows = frame.rows
+    done = [row for row in rows if row.done]
+    states: dict[str, int] = {}
+    for row in rows:
+        states[row.state] = states.get(row.state, 0) + 1
+    others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
+    commits = sorted({_commit(row) for row in done if row.commit})
+    days = sorted({row.time[:10] for row in done if row.time})
+    lines = [
+        ("Runs", ", ".join([f"{len(done):,} done", *others])),
+        ("Domains", words.listing(_distinct(rows, "domain"))),
+        ("Data sets", _short(_distinct(rows, "dataset"))),
+        ("Variants", _short(sorted({row.variant for row in rows}, key=variant_order))),
+        ("Seeds", words.span(sorted({row.seed for row in rows}))),
+        ("Protocols", words.listing([name for name in _distinct(rows, "protocol") if name])),
+        ("Data", words.listing(_distinct(done, "kind")) or "none"),
+        ("Code", _short(commits, 3) or "commit unknown"),
+        ("Dates", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "none"),
+    ]
+    if frame.problems:
+        lines.append(("Unreadable", words.count(len(frame.problems), "run") + ", listed below"))
+    return [(name, text) for name, text in lines if text]
+
+
+def _distinct(rows: Sequence[Row], name: str) -> list[str]:
+    return sorted({getattr(row, name) for row in rows})
+
+
+def _commit(row: Row) -> str:
+    return row.commit[:10] + (" with uncommitted changes" if row.dirty else "")
+
+
+def _short(names: Sequence[str], limit: int = 12) -> str:
+    if len(names) <= limit:
+        return words.listing(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+
+
+def text_files(report: Report) -> dict[str, str]:
+    """Tables and data, by path inside the report's folder; made from the rows alone."""
+    rows = report.frame.rows
+    files = {"results.csv": export.results_csv(rows), "runs.csv": export.runs_csv(rows)}
+    for table in all_tables(report):
+        files[f"tables/{table.name}.md"] = to_markdown(table)
+        files[f"tables/{table.name}.tex"] = to_latex(table)
+        files[f"tables/{table.name}.csv"] = to_csv(table.records)
+    files["summary.md"] = summary(report)
+    return files
+
+
+def all_tables(report: Report) -> list[Table]:
+    """Every table, in the order of the report."""
+    own = [table for section in report.sections for table in section.tables]
+    return own + [table for _, table, _ in report.views if table]
+
+
+def pictures(report: Report) -> list[Picture]:
+    """Every figure, in the order of the report."""
+    found = []
+    for section in report.sections:
+        found += [*section.pictures, *(picture for _, picture in section.curves)]
+    return found + [picture for _, _, drawn in report.views for picture in drawn]
+
+
+def summary(report: Report) -> str:
+    """One Markdown page with facts, findings and the main tables."""
+    lines = ["# Attention benchmark report", ""]
+    lines += [f"- {name}: {text}" for name, text in report.facts()]
+    for section in report.sections:
+        key = section.table.group.key
+        lines += ["", f"## {key.title()} ({key.details()})", ""]
+        for finding in section.findings:
+            aside = f" ({finding.aside})" if finding.aside else ""
+            lines.append(f"- {finding.text}{aside}: {finding.verdict}")
+        lines += ["", to_markdown(section.tables[0]).rstrip()]
+    for _, table, _ in report.views:
+        if table:
+            lines += ["", to_markdown(table).rstrip()]
+    lines += ["", "## Missing", ""]
+    unfilled = missing([section.table for section in report.sections])
+    if not unfilled:
+        lines.append("Nothing: every variant has every seed.")
+    for cell, _, commands in unfilled:
+        lines += [f"{cell.variant} on {cell.dataset} ({', '.join(cell.words())}):", ""]
+        lines += [*(f"    {command}" for command in commands), ""]
+    for problem in report.frame.problems:
+        lines.append(f"- left out: {problem.path}: {problem.message}")
+    for remark in report.remarks:
+        lines.append(f"- {remark}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def manifest(report: Report) -> str:
+    """Which runs each file is made of, with what identifies them."""
+    sets: dict[str, list[str]] = {}
+    files: dict[str, str] = {}
+    for section in report.sections:
+        group = section.table.group
+        sets[group.slug] = [row.path for row in group.rows]
+        for table in section.tables:
+            files |= {f"tables/{table.name}.{end}": group.slug for end in ("md", "tex", "csv")}
+        drawn = [*section.pictures, *(picture for _, picture in section.curves)]
+        files |= {f"figures/{p.name}.{end}": group.slug for p in drawn for end in ("svg", "png")}
+    for view, table, drawn_ in report.views:
+        name = f"{view.slug} (all tasks)"
+        sets[name] = [row.path for one in view.tables for row in one.group.rows]
+        if table:
+            files |= {f"tables/{table.name}.{end}": name for end in ("md", "tex", "csv")}
+        files |= {f"figures/{p.name}.{end}": name for p in drawn_ for end in ("svg", "png")}
+    every = dict.fromkeys(("report.html", "summary.md", "results.csv", "runs.csv"), "all")
+    value = {
+        "schema": 1,
+        "command": report.command,
+        "files": every | files,
+        "run_sets": {"all": "every run below", **sets},
+        "runs": {
+            row.path: {
+                "state": row.state,
+                "hash": row.hash,
+                "fingerprint": row.fingerprint,
+                "commit": row.commit,
+                "dirty": row.dirty,
+                "command": row.command,
+            }
+            for row in report.frame.rows
+        },
+        "left_out": [{"path": p.path, "message": p.message} for p in report.frame.problems],
+    }
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
