@@ -169,11 +169,14 @@ def attention_options(name: str) -> tuple[str, ...]:
 
 
 def choices(group: str, domain: str | None = None) -> tuple[str, ...]:
-    """Names that a configuration group offers; nested groups need the domain."""
+    """Names that a configuration group offers; nested groups need the domain.
+
+    A leading underscore marks a template that is not a choice of its own.
+    """
     if group == "attention":
         return registry.names()
     folder = CONF_DIR / group / domain if group in NESTED_GROUPS and domain else CONF_DIR / group
-    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+    return tuple(sorted(path.stem for path in folder.glob("[!_]*.yaml")))
 
 
 def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> DictConfig:

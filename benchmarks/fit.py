@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -101,6 +102,8 @@ class PhaseFit:
         self._resume_path.unlink(missing_ok=True)
 
     def _trainer(self) -> L.Trainer:
+        # What remains would be said once a fit, and helps nobody who reads the log of a run.
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         settings = self._cfg.trainer

@@ -19,7 +19,7 @@ def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> N
     estimates = Estimates(store)
     cells: dict[str, list[Planned]] = defaultdict(list)
     for planned in runs:
-        cells[str(planned.key.path("").parent)].append(planned)
+        cells[str(planned.key).rsplit("/", 1)[0]].append(planned)
     table = Table("run", "protocol", "seeds", "state", "missing takes")
     total: float | None = 0.0
     missing_count = 0

@@ -30,7 +30,7 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     todo, missing = _with_data(todo, console)
     if todo:
         estimates = Estimates(store)
-        LocalPool(store, **_pool_options(todo[0].launcher)).run(
+        LocalPool(store, retry=retry, **_pool_options(todo[0].launcher)).run(
             [
                 PlannedRun(
                     planned.key,
