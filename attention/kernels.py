@@ -1,0 +1,146 @@
+"""From prepared q, k, v to the output: the one place that chooses a kernel.
+
+The choice never changes the result beyond rounding. On all paths a query that sees no key gives
+zeros, and gradients without NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from .variant import Call, Prepared
+
+STORED_SCORES_LIMIT = 2**22
+"""Scores (B x H x Nq x Nk) up to which the path that stores them is taken where the fused CPU
+kernel cannot be used."""
+
+BLOCK_SCORES = 2**20
+"""Scores of one block of query rows on the path that recomputes them."""
+
+
+def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
+    """softmax(scale q k^T + bias, over the visible keys) v, without storing scores.
+
+    Args:
+        prepared: q (B, H, Nq, D), k (B, H, Nk, D), v (B, H, Nk, Dv), scale.
+        call: padding mask, bias and causality.
+        dropout: probability of dropping an attention weight; 0 outside training.
+
+    Returns:
+        (B, H, Nq, Dv).
+    """
+    q, k, v, scale = prepared
+    if _fused_kernel_fits(prepared, call, dropout):
+        # Kernels take the causal order as a flag, without a mask, or everything in one mask.
+        by_flag = call.causal and q.shape[-2] == k.shape[-2] and not _has_mask(call)
+        mask = attention_mask(prepared, call, causal=call.causal and not by_flag)
+        return functional.scaled_dot_product_attention(
+            q, k, v, mask, dropout_p=dropout, is_causal=by_flag, scale=scale
+        )
+    mask = attention_mask(prepared, call, causal=call.causal)
+    num_scores = q.shape[:-1].numel() * k.shape[-2]
+    if num_scores <= STORED_SCORES_LIMIT:
+        return functional.scaled_dot_product_attention(
+            q, k, v, mask, dropout_p=dropout, scale=scale
+        )
+    return _attend_in_blocks(prepared, mask, dropout)
+
+
+def masked_logits(prepared: Prepared, call: Call) -> Tensor:
+    """(B, H, Nq, Nk) logits with bias; -inf where a query does not see a key."""
+    q, k, _, scale = prepared
+    return add_mask(q @ k.mT * scale, attention_mask(prepared, call, causal=call.causal))
+
+
+def probabilities_of(logits: Tensor) -> Tensor:
+    """Softmax over the last axis; zeros where all logits of a row are -inf."""
+    hidden = (logits == -torch.inf).all(-1, keepdim=True)
+    return logits.masked_fill(hidden, 0.0).softmax(-1).masked_fill(hidden, 0.0)
+
+
+def attention_mask(
+    prepared: Prepared, call: Call, *, causal: bool, rows: Tensor | None = None
+) -> Tensor | None:
+    """All masks in one: bool (True = visible) or, with a bias, float with -inf; None if no mask.
+
+    Args:
+        prepared: for sizes, dtype and device.
+        call: padding mask and bias.
+        causal: whether the mask is to hold the causal order.
+        rows: (R,) indices of the query rows wanted; None = all.
+
+    Returns:
+        Broadcastable to (B, H, Nq or R, Nk).
+    """
+    q, k = prepared.q, prepared.k
+    nq, nk = q.shape[-2], k.shape[-2]
+    visible = None
+    if call.key_padding_mask is not None:
+        visible = call.key_padding_mask[:, None, None, :]
+    if causal:
+        rows_at = torch.arange(nq, device=q.device) if rows is None else rows
+        order = torch.arange(nk, device=q.device) <= rows_at[:, None] + (nk - nq)
+        visible = order if visible is None else visible & order
+    if call.bias is None:
+        return visible
+    # The fused CPU kernel takes masks of two or four axes and would store scores for others.
+    bias = call.bias[(None,) * (4 - call.bias.dim())]
+    if rows is not None and bias.shape[-2] != 1:
+        bias = bias.index_select(-2, rows)
+    bias = bias.to(q.dtype)
+    return bias if visible is None else torch.where(visible, bias, -torch.inf)
+
+
+def _has_mask(call: Call) -> bool:
+    return call.key_padding_mask is not None or call.bias is not None
+
+
+def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
+    """Whether PyTorch's fused kernel can be used; on a CPU it would silently store all scores."""
+    if prepared.q.device.type != "cpu":
+        return True
+    bias_learns = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+    return not (dropout > 0.0 or bias_learns or prepared.v.shape[-1] != prepared.q.shape[-1])
+
+
+def _attend_in_blocks(prepared: Prepared, mask: Tensor | None, dropout: float) -> Tensor:
+    """Blocks of query rows, each recomputed in the backward pass instead of stored."""
+    q, k, v, scale = prepared
+    nq = q.shape[-2]
+    rows = max(1, BLOCK_SCORES // (q.shape[:-2].numel() * k.shape[-2]))
+    blocks = []
+    for start in range(0, nq, rows):
+        part = mask
+        if mask is not None and mask.dim() >= 2 and mask.shape[-2] == nq:
+            part = mask[..., start : start + rows, :]
+        blocks.append(
+            checkpoint(
+                _attend_block,
+                q[..., start : start + rows, :],
+                k,
+                v,
+                part,
+                scale,
+                dropout,
+                use_reentrant=False,
+            )
+        )
+    return torch.cat(blocks, dim=-2)
+
+
+def _attend_block(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    weights = probabilities_of(add_mask(q @ k.mT * scale, mask))
+    return functional.dropout(weights, dropout) @ v
+
+
+def add_mask(logits: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return logits
+    if mask.dtype == torch.bool:
+        return logits.masked_fill(~mask, -torch.inf)
+    return logits + mask

@@ -1,0 +1,197 @@
+"""The contract of an attention variant.
+
+Legend of the shape suffixes and letters used in this package: B batch, H heads, N tokens (Nq
+queries, Nk keys), D width of a head.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+REQUESTS = frozenset({"padding", "bias", "packed"})
+"""What a model may pass to `forward`: a padding mask, an additive bias, packed sequences."""
+
+ALL_CAPABILITIES = REQUESTS | {"causal", "cross"}
+"""What a variant that only changes q, k, v and the scale can do."""
+
+NEEDS_STATE = "needs_state"
+"""Declared beside the capabilities by variants that look at the layer before."""
+
+
+class UnsupportedError(ValueError):
+    """The variant cannot do what the model asks for. Raised when the model is built."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where in a model a layer stands; every variant is given the same.
+
+    Args:
+        heads: number of heads.
+        head_dim: width D of the queries and keys of a head.
+        layer: index of the layer, from 0.
+        num_layers: number of attention layers that follow one another.
+        causal: token i sees the keys up to its own position only. With Nk > Nq the queries are
+            the last Nq positions of the keys.
+        cross: keys and values come from another sequence than the queries.
+        layer_state: the model hands one :class:`LayerState` a forward pass through its layers.
+        requests: what the model will pass to `forward`, a subset of :data:`REQUESTS`; `None`
+            when it does not say.
+
+    Raises:
+        ValueError: a count is below one, the layer is outside the model, or a request is unknown.
+    """
+
+    heads: int
+    head_dim: int
+    layer: int = 0
+    num_layers: int = 1
+    causal: bool = False
+    cross: bool = False
+    layer_state: bool = False
+    requests: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("heads", "head_dim", "num_layers"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+        if not 0 <= self.layer < self.num_layers:
+            raise ValueError(
+                f"layer={self.layer} is outside a model of num_layers={self.num_layers}; "
+                "layers count from 0"
+            )
+        unknown = (self.requests or frozenset()) - REQUESTS
+        if unknown:
+            raise ValueError(
+                f"requests={sorted(unknown)} unknown; allowed: {', '.join(sorted(REQUESTS))}"
+            )
+
+
+class LayerState:
+    """What one layer leaves for the next within one forward pass.
+
+    A model that declares `layer_state=True` makes a new one in each forward pass and hands it to
+    all its layers in order. Only variants that declare `"needs_state"` write to it, so for the
+    others it costs nothing. It holds one layer at a time: recomputing single layers in the
+    backward pass (activation checkpointing) is refused with an error instead of using the values
+    of another layer.
+    """
+
+    def __init__(self) -> None:
+        self.layer: int | None = None
+        self.values: Tensor | None = None
+        self.key_padding_mask: Tensor | None = None
+
+    def copy(self) -> LayerState:
+        """A state that can be advanced without advancing this one."""
+        other = LayerState()
+        other.layer, other.values = self.layer, self.values
+        other.key_padding_mask = self.key_padding_mask
+        return other
+
+    def advance(
+        self, layer: int, v: Tensor, key_padding_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Leave the values of `layer`, take those of the layer before.
+
+        Args:
+            layer: index of the calling layer.
+            v: (B, H, Nk, D) its values; kept without gradient.
+            key_padding_mask: (B, Nk) bool, True = real token, or None.
+
+        Returns:
+            Values and padding mask of layer `layer - 1`, None for layer 0.
+
+        Raises:
+            ValueError: the layer before did not leave its values, or they have another shape.
+        """
+        before = self.layer, self.values, self.key_padding_mask
+        if before[0] != (layer - 1 if layer else None):
+            raise ValueError(
+                f"state: layer {layer} was called after layer {before[0]}; make one LayerState() "
+                "in each forward pass and hand it to the layers in order"
+            )
+        self.layer, self.values, self.key_padding_mask = layer, v.detach(), key_padding_mask
+        if before[1] is None:
+            return None
+        if before[1].shape != v.shape:
+            raise ValueError(
+                f"state: values of layer {layer} have shape {tuple(v.shape)}, those of layer "
+                f"{layer - 1} {tuple(before[1].shape)}; consecutive layers must agree"
+            )
+        return before[1], before[2]
+
+
+@dataclass
+class Call:
+    """What one forward pass asks of a variant, beside q, k and v.
+
+    Args:
+        key_padding_mask: (B, Nk) bool, True = real token; None = all real.
+        bias: float, broadcastable to (B, H, Nq, Nk), added to the logits; may hold -inf.
+        causal: see :class:`Context`.
+        state: what the layer before left, see :class:`LayerState`.
+        query_padding_mask: (B, Nq) bool, True = real token, as far as known. Never changes an
+            output: telemetry leaves the padded rows out.
+    """
+
+    key_padding_mask: Tensor | None = None
+    bias: Tensor | None = None
+    causal: bool = False
+    state: LayerState | None = None
+    query_padding_mask: Tensor | None = None
+
+
+class Prepared(NamedTuple):
+    """Input of one fused call: softmax(scale q k^T + masks) v."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+
+
+class Variant(nn.Module, ABC):
+    """An attention mechanism, as the change of q, k, v and scale before one fused call.
+
+    A subclass lives in its own file of `variants/`, registers itself, and declares in
+    `capabilities` what it can honour: `"causal"`, `"padding"`, `"bias"`, `"packed"`, `"cross"`,
+    and `"needs_state"` if it looks at the layer before. What it cannot honour for a special
+    combination of options and context it refuses in `__init__` with :class:`UnsupportedError`.
+
+    Args:
+        config: instance of the dataclass that the variant was registered with.
+        context: where the layer stands.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = ALL_CAPABILITIES
+
+    def __init__(self, config: Any, context: Context) -> None:
+        super().__init__()
+        self.config = config
+        self.context = context
+
+    @abstractmethod
+    def prepare(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Prepared:
+        """What goes into the fused kernel.
+
+        Args:
+            q: (B, H, Nq, D) projected queries; k, v: (B, H, Nk, D) projected keys and values.
+            call: masks and state. The kernel applies the masks; a variant needs them only where
+                it computes something over tokens.
+        """
+
+    @abstractmethod
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+        """The output (B, H, Nq, D) in plain torch with an explicit softmax, for any dtype.
+
+        Independent of :meth:`prepare` and of the kernels; the tests compare the two.
+        """
+
+    def parameter_tags(self) -> dict[str, str]:
+        """Tag of each own parameter, see :mod:`attention.tags`. By default all are scales."""
+        return {name: "scale" for name, _ in self.named_parameters()}

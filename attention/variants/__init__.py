@@ -1,0 +1,1 @@
+"""One file a variant. Found and registered by :mod:`attention.registry`."""
