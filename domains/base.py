@@ -160,7 +160,8 @@ def build_optimizer(net: nn.Module, config: OptimizerConfig) -> torch.optim.Opti
         case "adamw":
             return torch.optim.AdamW(groups, **adam)
         case "radam":
-            return torch.optim.RAdam(groups, **adam)
+            # Not PyTorch's choice on a CPU, where it halves the time of a step of small tensors.
+            return torch.optim.RAdam(groups, **adam, foreach=True)
         case "sgd":
             return torch.optim.SGD(
                 groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -126,10 +127,17 @@ def test_missing_set_without_network_says_which_file_to_put_where(data_dir, offl
 
 
 def test_unanswered_name_look_up_does_not_hang(data_dir, monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *a, **k: time.sleep(5))
+    finished = threading.Event()
+
+    def hang(*args, **kwargs):
+        finished.wait()
+        raise OSError("name look-up failed")
+
+    monkeypatch.setattr(socket, "create_connection", hang)
     start = time.perf_counter()
     with pytest.raises(DataUnavailable):
         sources.require("Made")
+    finished.set()
     assert time.perf_counter() - start < 1.5
 
 
