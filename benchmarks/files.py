@@ -52,12 +52,17 @@ def writing(path: Path) -> Iterator[None]:
         raise StoreWriteError(_advice(path, error)) from error
 
 
-def full_disk(error: BaseException) -> OSError | None:
-    """The error of the operating system behind `error` that says that a disk is full, if any."""
+def full_disk(error: BaseException, path: Path) -> StoreWriteError | None:
+    """What to raise instead of `error` if a full disk is behind it; None if not.
+
+    Args:
+        error: anything raised while files were written, whoever wrapped it.
+        path: what was being written.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _FULL:
-            return seen
+            return StoreWriteError(_advice(path, seen))
         seen = seen.__cause__ or seen.__context__
     return None
 
@@ -174,3 +179,22 @@ def set_aside(path: Path, label: str) -> Path | None:
         except FileNotFoundError:
             return None
     return target
+
+
+def folder_names(folder: str) -> list[str]:
+    """Names of the visible folders in a folder, sorted; none if it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def folders(root: str, depth: int) -> Iterator[tuple[str, ...]]:
+    """Every visible folder `depth` levels below `root`, as its names, in order."""
+    for name in folder_names(root):
+        if depth == 1:
+            yield (name,)
+        else:
+            for rest in folders(os.path.join(root, name), depth - 1):
+                yield (name, *rest)

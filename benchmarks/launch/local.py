@@ -11,12 +11,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
 from benchmarks.claims import Holder
-from benchmarks.launch.display import Display, Totals, duration, make_display
+from benchmarks.launch.display import Display, Totals, duration, headline, make_display
 from benchmarks.launch.estimate import Estimator, InProgress
 from benchmarks.launch.planned import LaunchError, PlannedRun, Summary, labels
 from benchmarks.launch.process import WorkerProcess
@@ -231,6 +232,7 @@ class _Session:
         for _ in range(min(free, waiting - starting)):
             settings = Settings(
                 root=self._pool.store.root.absolute(),
+                stale_seconds=self._pool.store.stale_seconds,
                 executor=self._pool.executor,
                 threads=self._pool.threads,
                 arguments=tuple(sys.argv),
@@ -305,7 +307,9 @@ class _Session:
                     raise LaunchError(
                         f"workers die while they start ({obituary}):\n{worker.last_words()}"
                     )
-            if task is not None:
+            if task is not None and self._store_error is not None:
+                self._release(task)  # its worker has tried to say so; the store takes no more
+            elif task is not None:
                 begun = worker.started is not None
                 self._release(task)
                 if worker.killed_late:
@@ -362,7 +366,8 @@ class _Session:
             self._reasons[key] = outcome.reason
         note = outcome.reason or ""
         if outcome.state == "done":
-            note = _primary_metric(task.run)
+            with suppress(CorruptFileError):
+                note = headline(task.run.result() or {})
         if outcome.executed:
             self._executed += 1
             if outcome.state == "done":
@@ -389,16 +394,3 @@ class _Session:
             elsewhere=sum(task.elsewhere for task in self._tasks.values()),
             seconds_left=self._estimator.left(waiting, running, self._pool.workers),
         )
-
-
-def _primary_metric(run: Run) -> str:
-    """Name and value of a finished run's primary metric, as far as its result tells."""
-    try:
-        result = run.result() or {}
-    except CorruptFileError:
-        return ""
-    primary = result.get("primary_metric") or {}
-    value = (result.get("metrics") or {}).get(primary.get("name"))
-    if not isinstance(value, int | float):
-        return ""
-    return f"{primary['name']} {value:.4g} {primary.get('unit') or ''}".strip()

@@ -50,7 +50,9 @@ def execute(
         ctypes.CDLL(None).printf(b"from native code, ")
         os.system("echo from a child")
     if mode == "threads":
-        print(f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} process {os.getpid()}")
+        import torch
+
+        print(f"{torch.get_num_threads()} thread, process {os.getpid()}, of {sys.argv[0]}")
 
     checkpoint = run.path / "checkpoints" / "last.json"
     state = {"epoch": 0, "value": str(run.key.seed)}
