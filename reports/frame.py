@@ -12,8 +12,6 @@ from benchmarks.store import Run, RunKey, Store, StoreError
 from reports.labels import label_configurations
 from reports.rows import MetricInfo, Problem, ReportError, Row, check_unique
 
-FILTERS = ("domain", "dataset", "attention", "protocol", "recipe", "budget", "kind")
-
 Filters = Mapping[str, frozenset[str]]
 
 
@@ -30,6 +28,10 @@ class Frame:
     rows: tuple[Row, ...]
     problems: tuple[Problem, ...] = ()
     root: Path | None = field(default=None, compare=False)
+
+    def filtered(self, filters: Filters) -> Frame:
+        """The rows that `filters` allow."""
+        return replace(self, rows=tuple(row for row in self.rows if _allowed(row, filters)))
 
 
 def load(root: Path, filters: Filters | None = None) -> Frame:
@@ -68,9 +70,9 @@ def load(root: Path, filters: Filters | None = None) -> Frame:
             return {}
 
     rows = label_configurations(rows, _cached(config_of))
-    rows = [row for row in rows if _allowed(row, filters)]
-    check_unique(rows)
-    return Frame(tuple(rows), tuple(problems), root)
+    frame = Frame(tuple(rows), tuple(problems), root).filtered(filters)
+    check_unique(frame.rows)
+    return frame
 
 
 KEY_FILTERS = frozenset({"domain", "dataset", "attention"})

@@ -174,29 +174,32 @@ def published_numbers(table: GroupStats) -> Table | None:
     comparisons = compare(table)
     if not comparisons:
         return None
-    header = (
-        "data set", "attention", "metric", "ours", "published", "ours - published", "source",
-        "protocol and remarks", "verdict",
-    )  # fmt: skip
+    reached = any(found.comparable for found in comparisons)
+    names = {found.published.metric for found in comparisons}
+    header = ["data set", "attention", "ours", "published"]
+    header += ["ours - published"] if reached else []
+    header += ["source", "remarks", "verdict"]
     rows: list[list[Item]] = []
     records: list[dict[str, Value]] = []
     for found in comparisons:
         theirs, ours = found.published, found.ours
         tone = "" if found.comparable else "muted"
+        row = [
+            Item(found.cell.column.label),
+            Item(
+                found.cell.variant if len(names) == 1 else f"{found.cell.variant}, {theirs.metric}"
+            ),
+            sample_item(ours, 2) if ours else Item("", ", ".join(found.cell.cell.words())),
+            Item(theirs.text, sort=theirs.value),
+        ]
+        if reached:
+            row.append(
+                EMPTY
+                if found.difference is None or not found.comparable
+                else Item(words.signed(found.difference, 2), sort=found.difference)
+            )
         rows.append(
-            [
-                Item(found.cell.column.label),
-                Item(found.cell.variant),
-                Item(theirs.metric),
-                sample_item(ours, 2) if ours else Item(", ".join(found.cell.cell.words())),
-                Item(theirs.text, sort=theirs.value),
-                Item(words.signed(found.difference, 2), sort=found.difference)
-                if found.difference is not None and found.comparable
-                else EMPTY,
-                Item(theirs.source),
-                Item(theirs.remark),
-                Item(found.verdict, tone=tone),
-            ]
+            [*row, Item(theirs.source), Item(theirs.remark), Item(found.verdict, tone=tone)]
         )
         records.append(
             {
@@ -219,6 +222,12 @@ def published_numbers(table: GroupStats) -> Table | None:
         "run is assumed where the paper states no number.",
         "Published numbers are never averaged with ours.",
     )
-    caption = "Numbers quoted from papers beside ours; a verdict only where the protocol matches."
-    title = "Published numbers"
-    return titled(table, "published", title, caption, header, rows, notes, records, leading=3)
+    what = f"{names.pop()}. " if len(names) == 1 else ""
+    caption = (
+        f"{what}Numbers quoted from papers beside ours; a verdict only where the protocol matches."
+    )
+    reason = mismatch(table.group)
+    title = f"Published numbers ({reason})" if reason else "Published numbers"
+    return titled(
+        table, "published", title, caption, header, rows, notes, records, folded=not reached
+    )

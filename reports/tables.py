@@ -53,7 +53,7 @@ def quality(table: GroupStats) -> Table:
     if bold:
         notes.append(
             "Bold: not distinguishable from the best of the column (the paired 95 % t-interval of "
-            "the difference to it covers 0, or all differences are equal); needs two seeds, all "
+            "the difference to it covers 0, or all values are the same); needs two seeds, all "
             "seeds done, and another variant to compare with."
         )
     caption = f"{shared}. {SPREAD}" if shared else SPREAD
@@ -140,7 +140,8 @@ def differences(table: GroupStats) -> Table | None:
     cells = table.comparisons()
     if not cells:
         return None
-    header = ("data set", "attention", "difference", "relative, %", "n", "p", "p Holm", "verdict")
+    tests = ("p", "p Holm") if table.tests else ()
+    header = ("data set", "attention", "difference", "relative, %", "n", *tests, "verdict")
     rows = []
     for cell in cells:
         assert cell.difference is not None
@@ -156,8 +157,7 @@ def differences(table: GroupStats) -> Table | None:
                 ),
                 Item(words.difference(relative, 2), sort=relative.mean) if relative else EMPTY,
                 Item(str(cell.difference.n), sort=cell.difference.n),
-                _p_item(cell.difference.p),
-                _p_item(cell.adjusted),
+                *((_p_item(cell.difference.p), _p_item(cell.adjusted)) if tests else ()),
                 Item(cell.verdict, tone=_TONES.get(cell.verdict, "")),
             ]
         )
@@ -191,7 +191,7 @@ def differences(table: GroupStats) -> Table | None:
         "t-interval."
     )
     title = f"Difference to {BASELINE}"
-    return titled(table, "difference", title, caption, header, rows, notes, leading=2)
+    return titled(table, "difference", title, caption, header, rows, notes)
 
 
 _TONES = {"better": "better", "worse": "worse"}
@@ -293,7 +293,7 @@ def _wide(
     ]
     notes = [f"{metric}: {info.note}" for metric, info in names.items() if info.note]
     header = ["data set", "attention", *header]
-    return titled(table, name, title, caption, header, rows, notes, records, leading=2)
+    return titled(table, name, title, caption, header, rows, notes, records, folded=True)
 
 
 def missing(tables: Sequence[GroupStats]) -> list[tuple[Cell, GroupStats, list[str]]]:
