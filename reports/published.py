@@ -57,6 +57,7 @@ class Comparison:
         ours: sample of the same metric, None without a finished run.
         difference: ours minus theirs, None where either is missing.
         comparable: whether protocol, data and budget match.
+        interval: where the mean of as many further runs of ours would lie, None without spread.
         verdict: in words.
     """
 
@@ -65,6 +66,7 @@ class Comparison:
     ours: stats.Sample | None
     difference: float | None
     comparable: bool
+    interval: stats.Interval | None
     verdict: str
 
 
