@@ -91,7 +91,9 @@ def _run(row: Row, group: Group, index: Any) -> list[Any]:
     repeat = " ".join([repeat, *(part for part in extra if not part.endswith("=unset"))])
     environment = "; ".join(part for part in (row.machine, row.versions) if part)
     place = ", ".join(
-        part for part in (row.device, f"{row.threads} threads" if row.threads else "") if part
+        part
+        for part in (row.device, words.count(row.threads, "thread") if row.threads else "")
+        if part
     )
     commit = row.commit + (f" + uncommitted changes {row.dirty}" if row.dirty else "")
     return [
@@ -131,10 +133,12 @@ def inline(picture: Picture) -> Markup:
     prefix = re.sub(r"\W", "_", picture.name)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\1{prefix}-", svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    width = float(re.search(r'width="([\d.]+)pt"', svg)[1])  # type: ignore[index]
+    width = re.search(r'width="([\d.]+)pt"', svg)
+    assert width is not None
+    pixels = float(width[1]) * 100 / 72
     head = (
         f'<svg class="plot" role="img" aria-label="{Markup.escape(picture.alt)}" '
-        f'style="max-width:{width * 100 / 72:.0f}px"'
+        f'style="max-width:{pixels:.0f}px;min-width:{min(pixels, 480):.0f}px"'
     )
     svg = re.sub(r'<svg xmlns:xlink="[^"]*" width="[^"]*" height="[^"]*"', head, svg, count=1)
     return Markup(svg)
