@@ -152,3 +152,15 @@ def print_summary(
     chosen = {"domain": domain, "dataset": dataset}
     filters = {name: frozenset(value.split(",")) for name, value in chosen.items() if value}
     terminal.print_summary(store_root, console, filters)
+
+
+def refresh() -> None:
+    """Print the summary of the store and write its report, at the end of a run.
+
+    What goes wrong is printed: a finished run stays finished without a report.
+    """
+    from rich.console import Console
+
+    root = Path(os.environ.get("RESULTS_DIR") or "results")
+    print_summary(root, Console())
+    main([])

@@ -75,6 +75,8 @@ def load(root: Path, filters: Filters | None = None) -> Frame:
     return frame
 
 
+SYNTHETIC = "synthetic"
+"""The kind of data that the configuration alone tells."""
 KEY_FILTERS = frozenset({"domain", "dataset", "attention"})
 
 
@@ -125,12 +127,11 @@ def _read(run: Run, path: str) -> Row:
 def _with_config(row: Row, run: Run) -> Row:
     """What the configuration alone tells about a run without a result."""
     config = run.config()
-    options = config.get("protocol_version")
     return replace(
         row,
         model=_name(config.get("model")),
         protocol=_name(config.get("protocol")),
-        protocol_version=options if isinstance(options, int) else 0,
+        kind=SYNTHETIC if config.get("synthetic") else row.kind,
         recipe=_name(config.get("recipe")),
         budget=_name(config.get("budget")),
     )
@@ -226,10 +227,15 @@ def _fill_unfinished(rows: list[Row]) -> list[Row]:
     recipe and budget; else, for what does not depend on the data set, any under these. Where
     siblings disagree nothing is assumed.
     """
+
+    def shared(row: Row) -> tuple[str, ...]:
+        kind = SYNTHETIC if row.kind == SYNTHETIC else ""
+        return (row.domain, row.protocol, row.recipe, row.budget, kind)
+
     levels: list[tuple[Callable[[Row], tuple[str, ...]], tuple[str, ...]]] = [
         (lambda r: (r.domain, r.dataset, r.attention, r.hash), _INHERITED),
-        (lambda r: (r.domain, r.dataset, r.protocol, r.recipe, r.budget), _INHERITED),
-        (lambda r: (r.domain, r.protocol, r.recipe, r.budget), _INHERITED[:3]),
+        (lambda r: (r.dataset, *shared(r)), _INHERITED),
+        (shared, _INHERITED[:3]),
     ]
     finished = [row for row in rows if row.done]
     tables: list[dict[tuple[str, ...], Row | None]] = []

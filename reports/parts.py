@@ -10,7 +10,7 @@ from reports.groups import Column
 from reports.table import Item, Table, Value
 
 SPREAD = "± is the sample standard deviation over seeds (n - 1), the number of seeds in brackets."
-EMPTY = Item("–", tone="muted")  # noqa: RUF001 - the typographic sign for "nothing here"
+EMPTY = Item("–", tone="muted")
 
 
 def reference(cell: CellStats) -> str:

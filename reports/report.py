@@ -204,9 +204,9 @@ def summary(report: Report) -> str:
     unfilled = missing([section.table for section in report.sections])
     if not unfilled:
         lines.append("Nothing: every variant has every seed.")
-    for cell, _, commands in unfilled:
+    for cell, _, command in unfilled:
         lines += [f"{cell.variant} on {cell.dataset} ({', '.join(cell.words())}):", ""]
-        lines += [*(f"    {command}" for command in commands), ""]
+        lines += [f"    {command}", ""]
     for problem in report.frame.problems:
         lines.append(f"- left out: {problem.path}: {problem.message}")
     for remark in report.remarks:

@@ -93,8 +93,8 @@ _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "±": r"$\pm$", "−": r"$-$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--",  # noqa: RUF001
-    "×": r"$\times$", "[": "{[}", "]": "{]}",  # noqa: RUF001 - [ after \\ would be an option
+    "±": r"$\pm$", "−": r"$-$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--",
+    "×": r"$\times$", "[": "{[}", "]": "{]}",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from reports import stats, words
 from reports.analysis import CellStats, GroupStats
 from reports.costs import cost
-from reports.groups import Cell, Column, commands
+from reports.groups import Cell, Column, command
 from reports.parts import EMPTY, SPREAD, reference, sample_item, sample_record, titled
 from reports.published import published_numbers
 from reports.rows import BASELINE, MetricInfo
@@ -68,7 +68,7 @@ def _averages(table: GroupStats, rows: Sequence[list[Item]]) -> list[str]:
             mean = sum(sample.mean for sample in samples if sample) / len(samples)
             row.append(Item(words.number(mean, 2), sort=mean))
         else:
-            row.append(Item("–", tone="muted"))  # noqa: RUF001 - an empty cell
+            row.append(Item("–", tone="muted"))
             omitted.append(variant)
     if not omitted:
         return []
@@ -296,10 +296,10 @@ def _wide(
     return titled(table, name, title, caption, header, rows, notes, records, folded=True)
 
 
-def missing(tables: Sequence[GroupStats]) -> list[tuple[Cell, GroupStats, list[str]]]:
-    """Cells that more runs could fill, with the commands that run them."""
+def missing(tables: Sequence[GroupStats]) -> list[tuple[Cell, GroupStats, str]]:
+    """Cells that more runs could fill, with the command that does."""
     return [
-        (cell, table, commands(cell, table.group))
+        (cell, table, command(cell, table.group))
         for table in tables
         for column in table.group.columns
         for cell in column.cells.values()
