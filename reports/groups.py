@@ -242,8 +242,8 @@ def _safe(text: str) -> str:
     return "".join(c if c.isalnum() or c in "_.=" else "_" for c in text).strip("_.")
 
 
-def commands(cell: Cell, group: Group) -> list[str]:
-    """Commands that fill what is missing of a cell, one a run."""
+def command(cell: Cell, group: Group) -> str:
+    """The command that fills what is missing of a cell."""
     example = next(row for row in group.rows if row.variant == cell.variant)
     key = group.key
     overrides = (f"{example.options}, {key.setting}").split(", ")
@@ -254,7 +254,8 @@ def commands(cell: Cell, group: Group) -> list[str]:
         f"protocol={key.protocol}" if key.protocol else "",
         f"recipe={key.recipe}" if key.recipe else "",
         f"budget={key.budget}" if key.budget else "",
+        "synthetic=true" if key.kind == "synthetic" else "",
         *(part for part in overrides if not part.endswith("=unset")),
+        f"seed={','.join(map(str, cell.missing()))}",
     ]
-    start = " ".join(["python run_all.py run", *(part for part in parts if part)])
-    return [f"{start} seed={seed}" for seed in cell.missing()]
+    return " ".join(["python run_all.py run", *(part for part in parts if part)])

@@ -187,9 +187,9 @@ def not_distinguishable_from_best(
 
     The best is the cell with the best mean among those with at least two seeds. It is bold, and so
     is every cell whose paired 95 % t-interval of the difference to the best covers 0, or whose
-    differences are all equal (no spread, so nothing to judge by). A cell that shares fewer than
-    two seeds with the best is not bold: there is no evidence either way. The intervals are not
-    corrected for having picked the best after looking.
+    values equal the best's. A cell that shares fewer than two seeds with the best, or differs from
+    it by the same amount for every seed, is not bold: no interval says that it is as good. The
+    intervals are not corrected for having picked the best after looking.
 
     Args:
         cells: value by seed for each name; only cells in which every expected seed is done.
@@ -209,7 +209,11 @@ def not_distinguishable_from_best(
         difference = paired_difference(cells[name], cells[best], generator=np.random.default_rng(0))
         if name == best or difference is None or difference.n < 2:
             continue
-        if difference.interval is None or difference.interval.covers(0.0):
+        if difference.interval is None:
+            same = difference.mean == 0
+        else:
+            same = difference.interval.covers(0.0)
+        if same:
             bold.add(name)
     return frozenset(bold)
 
