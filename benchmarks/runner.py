@@ -83,7 +83,7 @@ def _result(
     done: Sequence[PhaseResult],
     memory: hardware.PeakMemory,
 ) -> dict[str, Any]:
-    protocol = domain.protocols[cfg.protocol]
+    protocol = domain.spec.protocols[cfg.protocol]
     infos = domain.metrics(cfg)
     primary = infos[0]
     last = done[-1]

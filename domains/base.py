@@ -16,11 +16,11 @@ from domains.common.schedules import schedule_factor
 from domains.contract import (
     DataInfo,
     DataSource,
+    DomainSpec,
     Metric,
     OptimizerConfig,
     Phase,
     PhaseResult,
-    Protocol,
     RecipeConfig,
 )
 
@@ -30,16 +30,12 @@ class Domain(ABC):
 
     `cfg` is the resolved configuration of one run (:class:`benchmarks.config.RunConfig` by
     duck typing): `cfg.dataset`, `cfg.model` and `cfg.recipe` are instances of the dataclasses that
-    :meth:`schema` names; `cfg.protocol`, `cfg.budget`, `cfg.seed` are the engine's.
+    `spec.schema` names; `cfg.protocol`, `cfg.budget`, `cfg.seed` are the engine's.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    protocols: ClassVar[Mapping[str, Protocol]]
-
-    @abstractmethod
-    def schema(self) -> Mapping[str, type]:
-        """Dataclasses of the configuration groups `dataset`, `model` and `recipe`."""
+    spec: ClassVar[DomainSpec]
 
     @abstractmethod
     def metrics(self, cfg: Any) -> Sequence[Metric]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from attention import AttentionFactory
 from domains.base import BenchmarkModule, Domain
-from domains.contract import Metric, Phase, PhaseResult, Protocol, RecipeConfig, Selection
+from domains.contract import DataSource, Metric, Phase, PhaseResult, Selection
 from domains.timeseries import sources
-from domains.timeseries.config import DatasetConfig, ModelConfig
+from domains.timeseries.config import ON_TEST, SPEC, DatasetConfig
 from domains.timeseries.data import TimeSeriesData, build
 from domains.timeseries.model import TimeSeriesTransformer
 from domains.timeseries.module import TimeSeriesModule
 from domains.timeseries.tiny import tiny_set
 
-ON_TEST = "selected on the test split"
 PATIENCE = 10
 FIXED_EPOCHS = (25, 50, 100)
 """Epochs after which the test accuracy is reported without any selection."""
@@ -27,22 +26,7 @@ class TimeSeriesDomain(Domain):
 
     name = "timeseries"
     summary = "classification of multivariate time series (UEA archive)"
-    protocols: ClassVar[Mapping[str, Protocol]] = {
-        "holdout": Protocol(
-            "holdout",
-            1,
-            "epoch chosen on held-out training series, statistics from training, padding masked",
-        ),
-        "tslib": Protocol(
-            "tslib",
-            1,
-            "TSLib's published rule: epoch chosen on the test split, an upper bound",
-            note=ON_TEST,
-        ),
-    }
-
-    def schema(self) -> Mapping[str, type]:
-        return {"dataset": DatasetConfig, "model": ModelConfig, "recipe": RecipeConfig}
+    spec = SPEC
 
     def metrics(self, cfg: Any) -> Sequence[Metric]:
         published = cfg.protocol == "tslib"
@@ -64,8 +48,8 @@ class TimeSeriesDomain(Domain):
             metrics.append(Metric("val/accuracy", True, "%", "at the chosen epoch"))
         return metrics
 
-    def require_data(self, cfg: Any) -> None:
-        sources.require(cfg.dataset.name)
+    def require_data(self, cfg: Any) -> DataSource:
+        return sources.require(cfg.dataset)
 
     def build_data(self, cfg: Any, phase: Phase) -> TimeSeriesData:
         return build(cfg, phase, sources.load(cfg.dataset))

@@ -35,8 +35,11 @@ class TimeSeriesModule(BenchmarkModule):
         self.loss_sum.zero_()
         self.num_seen = 0
 
+    def loss(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(self.net(batch.series, batch.lengths), batch.labels)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self.net(batch.series, batch.lengths), batch.labels)
+        loss = self.loss(batch)
         self.loss_sum += loss.detach() * len(batch.labels)
         self.num_seen += len(batch.labels)
         if self.trainer.is_last_batch:

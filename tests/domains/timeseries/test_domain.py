@@ -52,9 +52,9 @@ def kept_epoch(selection: Selection, values: list[float]) -> tuple[int, int]:
 def test_domain_is_found_by_its_folder():
     assert "timeseries" in registry.names()
     assert registry.load("timeseries") is DOMAIN
-    assert set(DOMAIN.protocols) == {"holdout", "tslib"}
-    assert DOMAIN.protocols["tslib"].note == "selected on the test split"
-    assert DOMAIN.protocols["holdout"].note is None
+    assert set(DOMAIN.spec.protocols) == {"holdout", "tslib"}
+    assert DOMAIN.spec.protocols["tslib"].note == "selected on the test split"
+    assert DOMAIN.spec.protocols["holdout"].note is None
 
 
 def test_phases_of_tslib():
