@@ -116,8 +116,7 @@ class _Session:
                     self._kill_late()
                     self._display.totals(self._totals())
         finally:
-            for worker in self._workers:
-                worker.stop()
+            self._stop_workers()
             for worker in self._workers:
                 worker.close(_CLOSE_SECONDS)
             self._display.close()
