@@ -59,8 +59,10 @@ class Holder:
 
     def process_is_gone(self) -> bool:
         """Whether the holder ran on this machine and its process has ended."""
-        _, machine, pid, started = self.name.removesuffix(".json").split("-")
-        return machine == this_machine() and not _same_process_lives(int(pid), started)
+        parts = self.name.removesuffix(".json").split("-")
+        if len(parts) != 4 or parts[1] != this_machine():
+            return False
+        return not _same_process_lives(int(parts[2]), parts[3])
 
 
 class Observer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -88,8 +87,9 @@ def _advice(path: Path, error: OSError) -> str:
 def _space(path: Path) -> str:
     for folder in path.parents:
         with suppress(OSError):
-            usage = shutil.disk_usage(folder)
-            return f"{usage.free / 1e6:.1f} MB free of {usage.total / 1e6:.1f} MB"
+            disk = os.statvfs(folder)
+            free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+            return f"{free / 1e6:.1f} MB free of {total / 1e6:.1f} MB"
     return "space left unknown"
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -380,13 +379,12 @@ class Store:
                 # Appears whole or not at all; of several runners that prepare it, one wins.
                 os.rename(prepared, run.path)
                 sync_directory(run.path.parent)
-            except OSError:
+            except (OSError, StoreError) as error:
+                import shutil  # slow to import, and seldom needed
+
                 shutil.rmtree(prepared, ignore_errors=True)
-                if not run.path.is_dir():
+                if isinstance(error, StoreError) or not run.path.is_dir():
                     raise
-            except StoreError:
-                shutil.rmtree(prepared, ignore_errors=True)
-                raise
 
 
 def _to_yaml(config: Mapping[str, Any]) -> bytes:

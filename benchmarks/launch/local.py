@@ -23,7 +23,7 @@ from benchmarks.launch.planned import LaunchError, PlannedRun, Summary, labels
 from benchmarks.launch.process import WorkerProcess
 from benchmarks.launch.signals import Signals
 from benchmarks.launch.worker import Offer, Outcome, Settings, is_settled
-from benchmarks.states import FINAL, RunKey
+from benchmarks.states import FINAL, OUTCOMES, RunKey
 from benchmarks.store import CorruptFileError, Run, Store, StoreWriteError
 
 _TICK_SECONDS = 0.2
@@ -75,7 +75,7 @@ class _Task:
     planned: PlannedRun
     run: Run
     label: str
-    attempts: int  # before this pool; an outcome of a later attempt is news
+    attempts: int  # finished ones before this pool; an outcome of a later one is news
     deaths: int = 0
     worker: WorkerProcess | None = None
     dead_holder: Holder | None = None
@@ -116,31 +116,32 @@ class _Session:
                     self._kill_late()
                     self._display.totals(self._totals())
         finally:
-            for worker in self._workers:
-                worker.stop()
+            self._stop_workers()
             for worker in self._workers:
                 worker.close(_CLOSE_SECONDS)
             self._display.close()
         if self._store_error is not None:
             raise StoreWriteError(self._store_error)
-        if self._signals.count:
-            self._display.notice(
-                f"Interrupted with {self._totals().words()}. Give the same command again to "
-                "continue: what is done stays done, the rest goes on from its last checkpoint."
-            )
         for task in self._tasks.values():
             self._states[task.planned.key] = task.run.check()["state"]
+        left = sum(state not in OUTCOMES for state in self._states.values())
+        if left:
+            self._display.notice(
+                f"Interrupted with {left} of {len(self._planned)} runs left. Give the same command "
+                "again to continue: what is done stays done, the rest goes on from its last "
+                "checkpoint."
+            )
         return Summary(
             states={key: self._states[key] for key in self._planned},
             reasons=self._reasons,
             executed=self._executed,
             seconds=time.monotonic() - begin,
-            interrupted=self._signals.count > 0,
+            interrupted=left > 0,
         )
 
     @property
     def _stopping(self) -> bool:
-        return self._signals_obeyed > 0 or self._store_error is not None
+        return self._signals.count > 0 or self._store_error is not None
 
     def _prepare(self) -> None:
         self._pool.store.check_writable()
@@ -156,7 +157,9 @@ class _Session:
                 if status["reason"]:
                     self._reasons[key] = status["reason"]
             else:
-                self._tasks[key] = _Task(planned, run, names[key], status["attempts"])
+                # One that is under way elsewhere may yet fail there: that counts as news.
+                attempts = status["attempts"] - (status["state"] == "running")
+                self._tasks[key] = _Task(planned, run, names[key], attempts)
 
     def _obey_signals(self) -> None:
         if self._signals.count > self._signals_obeyed:

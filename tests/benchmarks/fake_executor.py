@@ -31,6 +31,7 @@ def execute(
     mode = config["mode"]
     note(config, f"begin {run.key.seed} {mode}")
     if mode == "fail":
+        time.sleep(config.get("seconds", 0.0))
         raise KeyError("no such thing")
     if mode == "oom":
         raise MemoryError("for 10 GB")

@@ -273,6 +273,15 @@ def test_a_runner_waits_for_what_another_is_doing(bench: Bench) -> None:
     assert bench.executed() == ["begin 0 ok", "end 0 ok"]
 
 
+def test_a_failure_elsewhere_that_was_under_way_counts(bench: Bench) -> None:
+    configs = [bench.config(0, "fail", seconds=1.0)]
+    other = bench.program(configs)
+    until(lambda: bench.state(0) == "running")
+    assert bench.run(configs).executed == 0
+    assert said(other)[1]["counts"] == {"failed": 1}
+    assert bench.executed() == ["begin 0 fail"]
+
+
 def test_a_killed_runner_is_taken_over_at_once_with_the_same_numbers(bench: Bench) -> None:
     configs = [bench.config(seed, epochs=4, seconds=0.3) for seed in range(3)]
     runner = bench.program(configs, workers=2)
