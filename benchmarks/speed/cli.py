@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,15 @@ from attention import registry as attention_registry
 from benchmarks.paths import results_dir
 from benchmarks.provenance import collect
 from benchmarks.speed import layers, output
-from benchmarks.speed.measure import QUICK, Effort, Row, TimeLimit, compare, time_limit
+from benchmarks.speed.measure import (
+    QUICK,
+    ActionFailedError,
+    Effort,
+    Row,
+    TimeLimit,
+    compare,
+    time_limit,
+)
 from benchmarks.suggest import unknown
 from domains import registry as domain_registry
 from domains.contract import SpeedCase
@@ -115,18 +124,25 @@ def cases(options: Options) -> Iterator[SpeedCase | TimeLimit]:
 
 def measure(
     found: Iterable[SpeedCase | TimeLimit], options: Options, console: Console
-) -> list[Row]:
-    """Measure one case after the other, saying which one is under way."""
+) -> tuple[list[Row], list[str]]:
+    """Measure one case after the other, saying which one is under way.
+
+    Returns:
+        The rows, and what went wrong in cases that have none.
+    """
     effort = QUICK if options.quick else Effort()
-    rows = []
+    rows, failures = [], []
     with console.status("speed") as status:
         for case in found:
             status.update(f"{case.group}: {case.name}")
-            if isinstance(case, TimeLimit):
-                rows.append(time_limit(case, repetitions=1 if options.quick else 3))
-            else:
-                rows.append(compare(case, device=options.device, effort=effort))
-    return rows
+            try:
+                if isinstance(case, TimeLimit):
+                    rows.append(time_limit(case))
+                else:
+                    rows.append(compare(case, device=options.device, effort=effort))
+            except ActionFailedError as error:
+                failures.append(f"{case.name}: {error}")
+    return rows, failures
 
 
 def summary(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, and write `RESULTS_DIR/speed/<time>.json` and `.md`.
 
     Returns:
-        0: a target that is missed is a finding, not a failure.
+        0, also when a target is missed: that is a finding. 1 if something could not be measured.
 
     Raises:
         ValueError: see :func:`parse`.
@@ -157,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     if not console.is_terminal:
         console = Console(width=WIDTH)
     try:
-        rows = measure(cases(options), options, console)
+        rows, failures = measure(cases(options), options, console)
     finally:
         torch.set_num_threads(threads_before)
     provenance = collect(device=options.device, threads=options.threads)
@@ -167,4 +183,6 @@ def main(arguments: Sequence[str]) -> int:
     written = output.write(rows, machine, provenance, results_dir() / "speed" / stamp)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
     console.print("written: " + " ".join(str(path) for path in written))
-    return 0
+    for failure in failures:
+        print(f"not measured: {failure}", file=sys.stderr)
+    return 1 if failures else 0

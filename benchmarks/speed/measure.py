@@ -32,6 +32,10 @@ from domains.contract import SpeedCase
 Step = Callable[[], object]
 
 
+class ActionFailedError(RuntimeError):
+    """What should be measured ended with an error."""
+
+
 @dataclass(frozen=True)
 class TimeLimit:
     """An action that should take at most so long.
@@ -39,7 +43,8 @@ class TimeLimit:
     Attributes:
         group: heading of the table that the case belongs to.
         name: what is measured, unique in its group.
-        prepare: sets the action up, outside the measured time, and returns it.
+        prepare: sets the action up, outside the measured time, and returns it; it may raise
+            :class:`ActionFailedError`.
         limit: seconds wanted at most.
     """
 
@@ -78,7 +83,7 @@ class Row:
         baseline_memory: peak bytes of the reference point.
         time_target: largest ratio, or for a :class:`TimeLimit` largest seconds, that is wanted.
         memory_target: largest memory ratio that is wanted.
-        samples: number of pairs, or of repetitions of the action.
+        samples: number of pairs; 1 for a :class:`TimeLimit`.
     """
 
     group: str
@@ -153,18 +158,18 @@ def compare(case: SpeedCase, *, device: str, effort: Effort) -> Row:
     )
 
 
-def time_limit(case: TimeLimit, *, repetitions: int) -> Row:
-    """Measure an action from beginning to end, so many times."""
+def time_limit(case: TimeLimit) -> Row:
+    """Measure an action once, from beginning to end: what was cached before does not count."""
     action = case.prepare()
     with quiet_collector():
-        times = [seconds_of(action, 1, device="cpu") for _ in range(repetitions)]
+        seconds = seconds_of(action, 1, device="cpu")
     return Row(
         group=case.group,
         name=case.name,
         against="",
-        seconds=Spread.of(times),
+        seconds=Spread.of([seconds]),
         time_target=case.limit,
-        samples=repetitions,
+        samples=1,
     )
 
 

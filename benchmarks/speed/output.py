@@ -66,8 +66,9 @@ def show(rows: Iterable[Row], console: Console) -> None:
     """Print one table a group."""
     for group, against, members in by_group(rows):
         table = Table(title=title(group, against), title_justify="left", title_style="bold")
-        for number, column in enumerate(COLUMNS):
-            table.add_column(column, no_wrap=True, justify="right" if 0 < number < 6 else "left")
+        table.add_column(COLUMNS[0])
+        for number, column in enumerate(COLUMNS[1:], start=1):
+            table.add_column(column, no_wrap=True, justify="right" if number < 6 else "left")
         for row in members:
             style = {True: "green", False: "yellow", None: None}[row.reached]
             table.add_row(*cells(row), style=style)

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from attention import registry
-from benchmarks.speed import cli, layers, output
+from benchmarks.speed import cli, engine, layers, output, stores
 from benchmarks.speed.measure import (
+    ActionFailedError,
     Effort,
     Row,
     Spread,
@@ -23,7 +24,8 @@ from benchmarks.speed.measure import (
     peak_memory,
     time_limit,
 )
-from domains.contract import SpeedCase
+from benchmarks.store import Store
+from domains.contract import PhaseResult, SpeedCase
 
 EFFORT = Effort(seconds=0.0, min_pairs=31, sample_seconds=0.002)
 MEGABYTE = 2**20
@@ -106,7 +108,7 @@ def test_targets_are_judged_as_they_are_printed() -> None:
 
 
 def test_a_time_limit_is_judged_in_seconds() -> None:
-    row = time_limit(TimeLimit("g", "n", lambda: sleep(0.01), limit=30.0), repetitions=2)
+    row = time_limit(TimeLimit("g", "n", lambda: sleep(0.01), limit=30.0))
     assert row.seconds.median >= 0.01
     assert row.reached is True
 
@@ -181,6 +183,44 @@ def test_a_case_is_compared_in_time_and_memory() -> None:
 def test_usage_errors_name_the_way_out(argument: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cli.parse([argument])
+
+
+def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> Callable[[], object]:
+        raise ActionFailedError("no such thing")
+
+    found = [TimeLimit("g", "broken", broken, 1.0), TimeLimit("g", "whole", lambda: sleep(0), 1.0)]
+    monkeypatch.setattr(cli, "cases", lambda options: iter(found))
+    assert cli.main([]) == 1
+    captured = capsys.readouterr()
+    assert "not measured: broken: no such thing" in captured.err
+    assert "whole" in captured.out
+
+
+def test_the_engine_trains_and_tests_as_often_as_the_bare_loop() -> None:
+    result = engine.engine_fit(2, 3, "cpu")()
+    assert isinstance(result, PhaseResult)
+    assert (result.epochs, result.steps) == (2, 6)
+    assert 0.0 <= result.metrics["test/accuracy"] <= 1.0
+    assert isinstance(engine.bare_loop(2, 3, "cpu")(), float)
+
+
+def test_a_made_up_store_is_read_as_finished_runs() -> None:
+    runs = list(Store(stores.many_runs(datasets=2, variants=3, repeats=2)).runs())
+    assert len(runs) == 12
+    for run in runs:
+        result, config = run.result(), run.config()
+        assert run.status()["state"] == "done"
+        assert result is not None
+        assert (result["dataset"], result["attention"]) == (run.key.dataset, run.key.attention)
+        assert (config["attention"]["name"], config["seed"]) == (run.key.attention, run.key.seed)
+
+
+def test_finished_runs_are_not_planned_again() -> None:
+    request = [f"domain={stores.first_domain()}", "dataset=default", "attention=standard"]
+    stores.replan([*request, "seeds=2", "synthetic=true"])()
 
 
 @pytest.mark.gpu
