@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from markupsafe import Markup
 
 from reports import plots, words
 from reports.across import Finding
-from reports.groups import Group
+from reports.groups import run_command
 from reports.parts import SPREAD
 from reports.plots import Picture
 from reports.report import Report
@@ -75,20 +76,13 @@ def _provenance(report: Report) -> dict[str, Any]:
         for column in group.columns:
             for cell in column.cells.values():
                 cells[f"{column.label}/{cell.variant}"] = [
-                    _run(row, group, index) for _, row in sorted(cell.rows.items())
+                    _run(row, index) for _, row in sorted(cell.rows.items())
                 ]
     return {"groups": groups, "texts": list(texts)}
 
 
-def _run(row: Row, group: Group, index: Any) -> list[Any]:
+def _run(row: Row, index: Callable[[str], int]) -> list[Any]:
     value = row.metrics.get(row.primary)
-    repeat = (
-        f"python run_all.py run domain={row.domain} dataset={row.dataset} "
-        f"attention={row.attention} protocol={row.protocol} recipe={row.recipe} "
-        f"budget={row.budget}"
-    )
-    extra = [part for part in f"{row.options}, {row.setting}".split(", ") if part]
-    repeat = " ".join([repeat, *(part for part in extra if not part.endswith("=unset"))])
     environment = "; ".join(part for part in (row.machine, row.versions) if part)
     place = ", ".join(
         part
@@ -111,7 +105,7 @@ def _run(row: Row, group: Group, index: Any) -> list[Any]:
         index(environment),
         index(place),
         index(row.fingerprint),
-        index(repeat),
+        run_command(row, row.dataset, [row.seed]),
         row.reason,
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from reports import stats, words
 from reports.analysis import CellStats, GroupStats
 from reports.costs import cost
-from reports.groups import Cell, Column, command
+from reports.groups import Cell, Column, missing_command
 from reports.parts import EMPTY, SPREAD, reference, sample_item, sample_record, titled
 from reports.published import published_numbers
 from reports.rows import BASELINE, MetricInfo
@@ -299,7 +299,7 @@ def _wide(
 def missing(tables: Sequence[GroupStats]) -> list[tuple[Cell, GroupStats, str]]:
     """Cells that more runs could fill, with the command that does."""
     return [
-        (cell, table, command(cell, table.group))
+        (cell, table, missing_command(cell, table.group))
         for table in tables
         for column in table.group.columns
         for cell in column.cells.values()
