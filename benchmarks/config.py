@@ -93,7 +93,10 @@ class LauncherConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything one run needs to know; `dataset`, `model`, `recipe` are the domain's dataclasses."""
+    """Everything one run needs to know.
+
+    `dataset`, `model` and `recipe` are instances of the domain's dataclasses.
+    """
 
     domain: str
     protocol: str
@@ -125,7 +128,10 @@ class RunConfig:
         return cls(
             domain=raw["domain"],
             protocol=raw["protocol"],
-            **{key: _typed(spec.schema[key], raw[key], key) for key in ("dataset", "model", "recipe")},
+            **{
+                key: _typed(spec.schema[key], raw[key], key)
+                for key in ("dataset", "model", "recipe")
+            },
             attention=attention_config(
                 raw["attention"]["name"], raw["attention"].get("options", {})
             ),
@@ -203,7 +209,9 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
             dataset_name, name = name, generic
         elif name not in choices(group, domain):
             raise unknown(group, name, choices(group, domain))
-        arguments.append(f"{group}={domain}/{name}" if group in NESTED_GROUPS else f"{group}={name}")
+        arguments.append(
+            f"{group}={domain}/{name}" if group in NESTED_GROUPS else f"{group}={name}"
+        )
     config = _compose(tuple(arguments))
     if dataset_name is None and not overrides:
         return config

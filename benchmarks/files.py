@@ -123,6 +123,31 @@ def write_atomic(path: Path, data: bytes) -> None:
         sync_directory(path.parent)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Let somebody else write a file, then put it in the place of `path`, whole or not at all.
+
+    Yields:
+        The file to write, in the same folder.
+
+    Raises:
+        StoreWriteError: the old content is then still in place.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_directory(path.parent)
+
+
 def sync_directory(folder: Path) -> None:
     """Make a rename inside `folder` survive a power failure, where the file system offers that."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -104,7 +104,7 @@ def _memory(domain: Domain, cfg: RunConfig, phase: Phase) -> dict[str, int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module.loss(next(iter(data.train_dataloader()))).backward()
+        torch.autograd.backward(module.loss(next(iter(data.train_dataloader()))))
     optimizer = build_optimizer(module.net, cfg.recipe.optimizer)
     optimizer.step()
     weights = sum(p.numel() * p.element_size() for p in module.parameters())

@@ -21,7 +21,7 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-class RunEnded(Exception):  # noqa: N818  an outcome, not an error
+class RunEnded(Exception):
     """Raised by an executor to end its run in a state other than `done`.
 
     Attributes:
