@@ -23,13 +23,14 @@ class ShuffledBatches(Sampler[Tensor]):
         size: number of samples.
         batch_size: samples a batch.
         seed: of the run.
+        epoch: the one that is read first.
     """
 
-    def __init__(self, size: int, batch_size: int, seed: int) -> None:
+    def __init__(self, size: int, batch_size: int, seed: int, epoch: int = 0) -> None:
         self.size = size
         self.batch_size = batch_size
         self.seed = seed
-        self.epoch = 0
+        self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the epoch that is read next."""

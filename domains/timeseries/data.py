@@ -121,7 +121,8 @@ class TimeSeriesData(BenchmarkData):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         split = self.splits["train"]
-        return self._loader(split, ShuffledBatches(len(split), self.batch_size, self.seed))
+        order = ShuffledBatches(len(split), self.batch_size, self.seed, self.first_epoch)
+        return self._loader(split, order)
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         return [self._evaluation_loader(name) for name in self.evaluated]
