@@ -44,7 +44,8 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
         return functional.scaled_dot_product_attention(
             q, k, v, mask, dropout_p=dropout, scale=scale
         )
-    return _attend_recomputing(prepared, call, dropout)
+    out: Tensor = _attend_recomputing(prepared, call, dropout)
+    return out
 
 
 def masked_logits(prepared: Prepared, call: Call) -> Tensor:
