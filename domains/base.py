@@ -155,7 +155,7 @@ def build_optimizer(net: nn.Module, config: OptimizerConfig) -> torch.optim.Opti
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": config.weight_decay}]
     if scales:
         groups.append({"params": scales, "weight_decay": 0.0})
-    adam = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
+    adam: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
     match config.name:
         case "adam":
             return torch.optim.Adam(groups, **adam)

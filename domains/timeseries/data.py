@@ -25,8 +25,8 @@ from domains.timeseries.prepare import (
 )
 from domains.timeseries.sources import LoadedSet
 
-EVAL_TOKENS = 16384
-"""Steps in an evaluation batch; results do not depend on it."""
+EVAL_TOKENS = 4096
+"""Steps in an evaluation batch: small enough for a cache. Results do not depend on it."""
 
 
 class Batch(NamedTuple):

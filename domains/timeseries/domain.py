@@ -60,16 +60,16 @@ class TimeSeriesDomain(Domain):
     def known_sizes(self, cfg: Any) -> Mapping[str, int] | None:
         """Sizes of the main phase; a validation part is exact where classes are of equal size."""
         data: DatasetConfig = cfg.dataset
-        if None in (data.channels, data.classes, data.length, data.train, data.test):
+        keys = ("channels", "classes", "length", "train", "test")
+        sizes = {key: size for key in keys if (size := getattr(data, key)) is not None}
+        if len(sizes) < len(keys):
             return None
-        sizes = {"channels": data.channels, "classes": data.classes, "length": data.length}
-        if cfg.protocol == "tslib":
-            return {**sizes, "train": data.train, "test": data.test}
-        sizes["length"] = data.train_length or data.length
-        if data.folds:
-            return {**sizes, "train": data.train, "test": data.test}
-        val = round(data.validation * data.train)
-        return {**sizes, "train": data.train - val, "val": val, "test": data.test}
+        if cfg.protocol == "holdout":
+            sizes["length"] = data.train_length or sizes["length"]
+            if not data.folds:
+                sizes["val"] = round(data.validation * sizes["train"])
+                sizes["train"] -= sizes["val"]
+        return sizes
 
     def build_module(
         self, cfg: Any, attention: AttentionFactory, sizes: Mapping[str, int]

@@ -25,10 +25,13 @@ class TimeSeriesModule(BenchmarkModule):
         classes: number of classes.
     """
 
+    loss_sum: Tensor
+
     def __init__(self, net: nn.Module, recipe: RecipeConfig, classes: int) -> None:
         super().__init__(net, recipe)
-        self.scores = nn.ModuleDict({split: SplitScore(classes) for split in ("val", "test")})
-        self.register_buffer("loss_sum", torch.zeros((), dtype=torch.float64), persistent=False)
+        self.val_score = SplitScore(classes)
+        self.test_score = SplitScore(classes)
+        self.register_buffer("loss_sum", torch.zeros(()), persistent=False)
         self.num_seen = 0
 
     def on_train_epoch_start(self) -> None:
@@ -44,7 +47,7 @@ class TimeSeriesModule(BenchmarkModule):
         self.num_seen += len(batch.labels)
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
-            mean = (self.loss_sum / self.num_seen).float()
+            mean = self.loss_sum / self.num_seen
             self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
         return loss
 
@@ -61,10 +64,11 @@ class TimeSeriesModule(BenchmarkModule):
         self._log_scores()
 
     def _score(self, batch: Batch) -> None:
-        self.scores[batch.split].update(self.net(batch.series, batch.lengths), batch.labels)
+        score = self.val_score if batch.split == "val" else self.test_score
+        score.update(self.net(batch.series, batch.lengths), batch.labels)
 
     def _log_scores(self) -> None:
-        for split, score in self.scores.items():
+        for split, score in (("val", self.val_score), ("test", self.test_score)):
             if score.seen:
                 for name, value in score.compute().items():
                     self.log(f"{split}/{name}", value)
