@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from attention import telemetry
 from benchmarks import hardware
 from benchmarks.config import RunConfig, TelemetryConfig
+from benchmarks.files import replacing
 from benchmarks.store import Run, RunEnded
 from domains.base import BenchmarkModule
 from domains.common.seeds import derive
@@ -299,10 +299,6 @@ class ResumePoint(L.Callback):
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
         if trainer.should_stop or time.monotonic() - self._saved < self._every_s:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        trainer.save_checkpoint(partial)
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, self._path)
+        with replacing(self._path) as partial:
+            trainer.save_checkpoint(partial)
         self._saved = time.monotonic()

@@ -32,8 +32,8 @@ from types import TracebackType
 
 from benchmarks.files import StoreError, write_all, writing
 
-BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
+_BEATS_BEFORE_STALE = 12
 _LENGTH = 256
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
@@ -59,8 +59,10 @@ class Holder:
 
     def process_is_gone(self) -> bool:
         """Whether the holder ran on this machine and its process has ended."""
-        _, machine, pid, started = self.name.removesuffix(".json").split("-")
-        return machine == this_machine() and not _same_process_lives(int(pid), started)
+        parts = self.name.removesuffix(".json").split("-")
+        if len(parts) != 4 or parts[1] != this_machine():
+            return False
+        return not _same_process_lives(int(parts[2]), parts[3])
 
 
 class Observer:
@@ -177,15 +179,13 @@ def acquire(
     observer: Observer,
     *,
     presumed_dead: Holder | None = None,
-    beat_seconds: float = BEAT_SECONDS,
 ) -> Claim | None:
     """Claim a run, or inherit the claim of a dead holder.
 
     Args:
         folder: the claim's folder; the folder above it exists.
-        observer: judges whether a holder is dead.
+        observer: judges whether a holder is dead, and says how fast the heart must beat.
         presumed_dead: a holder that the caller has watched long enough to know that it is dead.
-        beat_seconds: time between two heartbeats.
 
     Returns:
         The claim, or None if somebody alive holds it or was faster.
@@ -202,7 +202,7 @@ def acquire(
         won = _inherit(folder / holder.name, folder / name)
     else:
         won = False
-    return Claim(folder, name, beat_seconds) if won else None
+    return Claim(folder, name, observer.stale_seconds / _BEATS_BEFORE_STALE) if won else None
 
 
 def _create(folder: Path, name: str) -> bool:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from benchmarks.launch.planned import LaunchError
 from benchmarks.paths import results_dir
 from benchmarks.store import Store, StoreError
 from benchmarks.suggest import did_you_mean
@@ -22,7 +23,7 @@ usage: python run_all.py COMMAND [key=value ...]
 
   run       execute what is missing of a suite or a domain        run suite=quick
   plan      count, ids, what is done, estimated time              plan domain=timeseries seeds=5
-  inspect   one run before it is paid for                         inspect dataset=Heartbeat attention=quest
+  inspect   one run before it is paid for                         inspect dataset=Heartbeat
   status    what the store holds, by state                        status
   report    tables, figures and one HTML page from the store      report
   data      find or fetch a data set and check it                 data JapaneseVowels
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         return commands[command](rest)
     except ValueError as error:
         return _fail(EXIT_USAGE, str(error))
-    except (DataUnavailable, StoreError) as error:
+    except (DataUnavailable, LaunchError, StoreError) as error:
         return _fail(EXIT_ENVIRONMENT, str(error))
 
 

@@ -6,9 +6,11 @@ runner and the domains read, and the plain dictionary that is stored and sent to
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attention import registry
 from benchmarks.suggest import did_you_mean, unknown
-from domains.registry import load as load_domain
+from domains.registry import spec as domain_spec
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
@@ -91,7 +93,10 @@ class LauncherConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything one run needs to know; `dataset`, `model`, `recipe` are the domain's dataclasses."""
+    """Everything one run needs to know.
+
+    `dataset`, `model` and `recipe` are instances of the domain's dataclasses.
+    """
 
     domain: str
     protocol: str
@@ -117,14 +122,16 @@ class RunConfig:
         Raises:
             ValueError: unknown key, wrong type, unknown protocol, variant or option.
         """
-        domain = load_domain(raw["domain"])
-        if raw["protocol"] not in domain.protocols:
-            raise unknown("protocol", raw["protocol"], domain.protocols)
-        schema = domain.schema()
+        spec = domain_spec(raw["domain"])
+        if raw["protocol"] not in spec.protocols:
+            raise unknown("protocol", raw["protocol"], spec.protocols)
         return cls(
             domain=raw["domain"],
             protocol=raw["protocol"],
-            **{key: _typed(schema[key], raw[key], key) for key in ("dataset", "model", "recipe")},
+            **{
+                key: _typed(spec.schema[key], raw[key], key)
+                for key in ("dataset", "model", "recipe")
+            },
             attention=attention_config(
                 raw["attention"]["name"], raw["attention"].get("options", {})
             ),
@@ -143,7 +150,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
     Fields of the domain's dataclasses with metadata `identity=False` (licence texts, notes) are
     left out.
     """
-    protocol = load_domain(config.domain).protocols[config.protocol]
+    protocol = domain_spec(config.domain).protocols[config.protocol]
     return {
         "domain": config.domain,
         "protocol": {"name": protocol.name, "version": protocol.version},
@@ -169,11 +176,14 @@ def attention_options(name: str) -> tuple[str, ...]:
 
 
 def choices(group: str, domain: str | None = None) -> tuple[str, ...]:
-    """Names that a configuration group offers; nested groups need the domain."""
+    """Names that a configuration group offers; nested groups need the domain.
+
+    A leading underscore marks a template that is not a choice of its own.
+    """
     if group == "attention":
         return registry.names()
     folder = CONF_DIR / group / domain if group in NESTED_GROUPS and domain else CONF_DIR / group
-    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+    return tuple(sorted(path.stem for path in folder.glob("[!_]*.yaml")))
 
 
 def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> DictConfig:
@@ -199,29 +209,49 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
             dataset_name, name = name, generic
         elif name not in choices(group, domain):
             raise unknown(group, name, choices(group, domain))
-        arguments.append(f"{group}={domain}/{name}" if group in NESTED_GROUPS else f"{group}={name}")
-    config = _compose(tuple(arguments)).copy()
+        arguments.append(
+            f"{group}={domain}/{name}" if group in NESTED_GROUPS else f"{group}={name}"
+        )
+    config = _compose(tuple(arguments))
+    if dataset_name is None and not overrides:
+        return config
+    config = copy.deepcopy(config)  # the composed one is cached
     if dataset_name is not None:
         config.dataset.name = dataset_name
-    known = leaf_keys(config)
+    known = known_keys(config, domain)
     for key, value in overrides.items():
         if key not in known:
             raise ValueError(
                 f"unknown key '{key}'.{did_you_mean(key, known)} "
                 f"`python run_all.py inspect domain={domain}` shows all keys."
             )
-        OmegaConf.update(config, key, value)
+        OmegaConf.update(config, key, value, force_add=True)
     return config
 
 
-def leaf_keys(config: Any, prefix: str = "") -> list[str]:
-    """Dotted keys of all values, and of all inner nodes, of a configuration."""
+def known_keys(config: DictConfig, domain: str) -> list[str]:
+    """Dotted keys that may be overridden: all in the files, and all that have a default."""
+    keys = _leaf_keys(config)
+    for group, schema in domain_spec(domain).schema.items():
+        keys.extend(key for key in _field_keys(schema, f"{group}.") if key not in keys)
+    return keys
+
+
+def _leaf_keys(config: Any, prefix: str = "") -> list[str]:
     keys: list[str] = []
     if OmegaConf.is_dict(config):
         for key in config:
-            dotted = f"{prefix}{key}"
-            keys.append(dotted)
-            keys.extend(leaf_keys(config._get_node(key), f"{dotted}."))
+            keys.append(f"{prefix}{key}")
+            keys.extend(_leaf_keys(config._get_node(key), f"{prefix}{key}."))
+    return keys
+
+
+def _field_keys(schema: type, prefix: str) -> list[str]:
+    keys: list[str] = []
+    for name, hint in typing.get_type_hints(schema).items():
+        keys.append(f"{prefix}{name}")
+        if dataclasses.is_dataclass(hint):
+            keys.extend(_field_keys(hint, f"{prefix}{name}."))  # type: ignore[arg-type]
     return keys
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,12 +51,17 @@ def writing(path: Path) -> Iterator[None]:
         raise StoreWriteError(_advice(path, error)) from error
 
 
-def full_disk(error: BaseException) -> OSError | None:
-    """The error of the operating system behind `error` that says that a disk is full, if any."""
+def full_disk(error: BaseException, path: Path) -> StoreWriteError | None:
+    """What to raise instead of `error` if a full disk is behind it; None if not.
+
+    Args:
+        error: anything raised while files were written, whoever wrapped it.
+        path: what was being written.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _FULL:
-            return seen
+            return StoreWriteError(_advice(path, seen))
         seen = seen.__cause__ or seen.__context__
     return None
 
@@ -83,8 +87,9 @@ def _advice(path: Path, error: OSError) -> str:
 def _space(path: Path) -> str:
     for folder in path.parents:
         with suppress(OSError):
-            usage = shutil.disk_usage(folder)
-            return f"{usage.free / 1e6:.1f} MB free of {usage.total / 1e6:.1f} MB"
+            disk = os.statvfs(folder)
+            free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+            return f"{free / 1e6:.1f} MB free of {total / 1e6:.1f} MB"
     return "space left unknown"
 
 
@@ -110,6 +115,31 @@ def write_atomic(path: Path, data: bytes) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_directory(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Let somebody else write a file, then put it in the place of `path`, whole or not at all.
+
+    Yields:
+        The file to write, in the same folder.
+
+    Raises:
+        StoreWriteError: the old content is then still in place.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):
@@ -174,3 +204,22 @@ def set_aside(path: Path, label: str) -> Path | None:
         except FileNotFoundError:
             return None
     return target
+
+
+def folder_names(folder: str) -> list[str]:
+    """Names of the visible folders in a folder, sorted; none if it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def folders(root: str, depth: int) -> Iterator[tuple[str, ...]]:
+    """Every visible folder `depth` levels below `root`, as its names, in order."""
+    for name in folder_names(root):
+        if depth == 1:
+            yield (name,)
+        else:
+            for rest in folders(os.path.join(root, name), depth - 1):
+                yield (name, *rest)

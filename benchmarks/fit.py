@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from benchmarks.callbacks import (
     AttentionReadings,
@@ -21,6 +25,7 @@ from benchmarks.callbacks import (
     StopRequests,
 )
 from benchmarks.config import RunConfig
+from benchmarks.files import set_aside, write_atomic
 from benchmarks.loggers import build_loggers
 from benchmarks.store import Run
 from domains.base import BenchmarkData, BenchmarkModule
@@ -79,8 +84,7 @@ class PhaseFit:
         if self._cfg.trainer.compile:
             self._module.net.compile()
         trainer = self._trainer()
-        resume = self._resume_path if self._resume_path.exists() else None
-        trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
+        trainer.fit(self._module, datamodule=self._data, ckpt_path=self._resume_point())
         self._best.restore(self._module)
         self._save_weights()
         return PhaseResult(
@@ -100,7 +104,25 @@ class PhaseFit:
         """Free the disk once the phase's result is stored."""
         self._resume_path.unlink(missing_ok=True)
 
+    def _resume_point(self) -> Path | None:
+        """The checkpoint to continue from. A damaged one is set aside: the phase starts anew."""
+        path = self._resume_path
+        if not path.exists():
+            return None
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip() is not None
+        except zipfile.BadZipFile:
+            damaged = True
+        if not damaged:
+            return path
+        moved = set_aside(path, "corrupt")
+        print(f"{path} is damaged and was set aside as {moved}; the phase starts anew")
+        return None
+
     def _trainer(self) -> L.Trainer:
+        # What remains would be said once a fit, and helps nobody who reads the log of a run.
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         settings = self._cfg.trainer
@@ -131,8 +153,8 @@ class PhaseFit:
 
     def _save_weights(self) -> None:
         """Keep the selected weights."""
-        folder = self._resume_path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{self._phase.name}.partial"
-        torch.save(self._module.state_dict(), partial)
-        partial.replace(folder / f"{self._phase.name}.pt")
+        # Through memory: torch hides the reason when it fails to write a file itself.
+        buffer = io.BytesIO()
+        torch.save(self._module.state_dict(), buffer)
+        self._resume_path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._resume_path.with_name(f"{self._phase.name}.pt"), buffer.getvalue())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from benchmarks.config import RunConfig
 from benchmarks.plan import Planned
 from domains.base import Domain, build_optimizer, parameter_counts
 from domains.common.schedules import schedule_factor
-from domains.contract import Phase
+from domains.contract import DataSource, DataUnavailable, Phase
 from domains.registry import load as load_domain
 
 
@@ -31,24 +31,16 @@ def inspect_run(planned: Planned) -> dict[str, Any]:
     domain = load_domain(cfg.domain)
     phase = domain.next_phase(cfg, [])
     assert phase is not None
-    sizes = domain.known_sizes(cfg)
-    if cfg.synthetic or sizes is None:
-        data = domain.tiny(cfg, phase) if cfg.synthetic else domain.build_data(cfg, phase)
-        data.prepare_data()
-        data.setup("fit")
-        kind, source, sizes = data.info.kind, data.info.source, data.info.sizes
-    else:
-        found = domain.require_data(cfg)
-        kind, source = found.kind, found.description
+    source, sizes = _data(domain, cfg, phase)
     factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
     module = domain.build_module(cfg, factory, sizes)
     steps_per_epoch = math.ceil(sizes["train"] / cfg.recipe.batch_size)
     epochs = phase.max_epochs
     return {
-        "run": str(planned.key.path("")),
+        "run": str(planned.key),
         "hash": planned.key.hash,
         "config": cfg.to_dict(),
-        "data": {"kind": kind, "source": source, "sizes": dict(sizes)},
+        "data": {"kind": source.kind, "source": source.description, "sizes": dict(sizes)},
         "parameters": parameter_counts(module),
         "steps": {
             "per_epoch": steps_per_epoch,
@@ -59,6 +51,20 @@ def inspect_run(planned: Planned) -> dict[str, Any]:
         "learning_rate": _learning_rates(cfg, phase, steps_per_epoch),
         "memory": _memory(domain, cfg, phase),
     }
+
+
+def _data(domain: Domain, cfg: RunConfig, phase: Phase) -> tuple[DataSource, Mapping[str, int]]:
+    sizes = domain.known_sizes(cfg)
+    if cfg.synthetic or sizes is None:
+        data = domain.tiny(cfg, phase) if cfg.synthetic else domain.build_data(cfg, phase)
+        data.prepare_data()
+        data.setup("fit")
+        return DataSource(data.info.kind, data.info.source), data.info.sizes
+    try:
+        return domain.require_data(cfg), sizes
+    except DataUnavailable:
+        hint = f"not on this machine; `python run_all.py data {cfg.dataset.name}` says what to do"
+        return DataSource(None, hint), sizes
 
 
 def _learning_rates(cfg: RunConfig, phase: Phase, steps_per_epoch: int) -> list[dict[str, float]]:
@@ -98,7 +104,7 @@ def _memory(domain: Domain, cfg: RunConfig, phase: Phase) -> dict[str, int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module.loss(next(iter(data.train_dataloader()))).backward()
+        torch.autograd.backward(module.loss(next(iter(data.train_dataloader()))))
     optimizer = build_optimizer(module.net, cfg.recipe.optimizer)
     optimizer.step()
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
@@ -127,7 +133,7 @@ def print_inspection(found: dict[str, Any], console: Console) -> None:
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     data, steps, parameters = found["data"], found["steps"], found["parameters"]
-    yield "data", f"{data['kind'] or 'kind known once read'}: {data['source']}"
+    yield "data", f"{data['kind'] or 'kind unknown'}: {data['source']}"
     yield "sizes", ", ".join(f"{name} {size:,}" for name, size in data["sizes"].items())
     yield "parameters", f"{parameters['total']:,}, {parameters['attention']:,} in attention"
     for part, count in parameters["parts"].items():

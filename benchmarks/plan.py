@@ -15,9 +15,10 @@ from hydra.errors import HydraException
 from attention import registry
 from benchmarks import config as configuration
 from benchmarks.config import CONF_DIR, GROUPS, LauncherConfig, RunConfig
-from benchmarks.store import Run, RunKey, Store
+from benchmarks.store import FINAL, STATES, CorruptFileError, Run, RunKey, Store
 from benchmarks.suggest import did_you_mean, unknown
 from domains.registry import names as domain_names
+
 
 @dataclass(frozen=True)
 class Request:
@@ -73,6 +74,9 @@ def parse(arguments: Sequence[str]) -> Request:
     suite = _single(values, "suite")
     seeds = _single(values, "seeds")
     retry = values.pop("retry", [])
+    for state in retry:
+        if state not in FINAL:
+            raise unknown("final state", str(state), FINAL)
     if seeds is not None and (not isinstance(seeds, int) or seeds < 1):
         raise ValueError(f"seeds={seeds!r} must be a positive number; for a given seed use seed=…")
     return Request(
@@ -97,14 +101,17 @@ def expand(request: Request) -> list[Planned]:
 
 
 def pending(runs: Sequence[Planned], store: Store, retry: Sequence[str] = ()) -> list[Planned]:
-    """The runs that still have to be executed."""
-    return [planned for planned in runs if not is_settled(store.run(planned.key), retry)]
+    """The runs without a final outcome, or with one that was asked for again."""
+    wanted = {*STATES} - {*FINAL} | {*retry}
+    return [planned for planned in runs if state_of(store.run(planned.key)) in wanted]
 
 
-def is_settled(run: Run, retry: Sequence[str] = ()) -> bool:
-    """Whether a run has a final outcome that was not asked for again."""
-    state = run.status()["state"]
-    return state in ("done", "diverged", "skipped") and state not in retry
+def state_of(run: Run) -> str:
+    """State of a run; one with a damaged file will be run again, so it counts as planned."""
+    try:
+        return str(run.status()["state"])
+    except CorruptFileError:
+        return "planned"
 
 
 def _entries(request: Request) -> Iterator[dict[str, Any]]:

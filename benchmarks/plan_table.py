@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.estimate import Estimates, in_words
-from benchmarks.plan import Planned, is_settled
+from benchmarks.plan import Planned, pending, state_of
 from benchmarks.store import Store
 
 
@@ -19,13 +19,13 @@ def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> N
     estimates = Estimates(store)
     cells: dict[str, list[Planned]] = defaultdict(list)
     for planned in runs:
-        cells[str(planned.key.path("").parent)].append(planned)
+        cells[str(planned.key).rsplit("/", 1)[0]].append(planned)
     table = Table("run", "protocol", "seeds", "state", "missing takes")
     total: float | None = 0.0
     missing_count = 0
     for cell, members in cells.items():
-        states = Counter(store.run(planned.key).status()["state"] for planned in members)
-        missing = [p for p in members if not is_settled(store.run(p.key), retry)]
+        states = Counter(state_of(store.run(planned.key)) for planned in members)
+        missing = pending(members, store, retry)
         each = estimates.seconds(
             members[0].key, members[0].config.recipe.name, members[0].config.budget.name
         )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attention import AttentionFactory, UnsupportedError
-from benchmarks import hardware
+from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig, hash_of
 from benchmarks.fit import PhaseFit
 from benchmarks.store import Run, RunEnded
@@ -42,6 +42,10 @@ def execute(
     cfg = RunConfig.from_dict(config)
     domain = load_domain(cfg.domain)
     hardware.set_numerics()
+    device = hardware.device_name(cfg.trainer.accelerator)
+    run.write_json(
+        "provenance.json", provenance.collect(device=device, threads=torch.get_num_threads())
+    )
     memory = hardware.PeakMemory(cfg.trainer.accelerator)
     done = _finished_phases(run)
     built: tuple[BenchmarkData, BenchmarkModule] | None = None
@@ -83,7 +87,7 @@ def _result(
     done: Sequence[PhaseResult],
     memory: hardware.PeakMemory,
 ) -> dict[str, Any]:
-    protocol = domain.protocols[cfg.protocol]
+    protocol = domain.spec.protocols[cfg.protocol]
     infos = domain.metrics(cfg)
     primary = infos[0]
     last = done[-1]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+SCHEMA = 1
 FINAL = ("done", "diverged", "skipped")
 RUNNABLE = ("planned", "running", "interrupted", "failed", "oom", "timeout")
 OUTCOMES = ("failed", "oom", "timeout", *FINAL)
@@ -19,7 +21,7 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-class RunEnded(Exception):  # noqa: N818  an outcome, not an error
+class RunEnded(Exception):
     """Raised by an executor to end its run in a state other than `done`.
 
     Attributes:
@@ -58,3 +60,22 @@ class RunKey:
 
     def __str__(self) -> str:
         return f"{self.domain}/{self.dataset}/{self.attention}/{self.hash}/seed={self.seed}"
+
+
+def make_status(
+    state: str, reason: str | None, time: str | None, attempts: int, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of `status.json`."""
+    return {
+        "schema": SCHEMA,
+        "state": state,
+        "reason": reason,
+        "time": time,
+        "attempts": attempts,
+        "details": dict(details),
+    }
+
+
+def now() -> str:
+    """Wall-clock time for people, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

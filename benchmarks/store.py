@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,8 @@ from benchmarks.files import (
     CorruptFileError,
     StoreError,
     StoreWriteError,
+    folder_names,
+    folders,
     read_json,
     set_aside,
     sync_directory,
@@ -35,7 +35,17 @@ from benchmarks.files import (
     write_atomic,
     writing,
 )
-from benchmarks.states import FINAL, RUNNABLE, STATES, TRANSITIONS, RunEnded, RunKey
+from benchmarks.states import (
+    FINAL,
+    RUNNABLE,
+    SCHEMA,
+    STATES,
+    TRANSITIONS,
+    RunEnded,
+    RunKey,
+    make_status,
+    now,
+)
 
 __all__ = [
     "FINAL",
@@ -51,8 +61,6 @@ __all__ = [
     "StoreError",
     "StoreWriteError",
 ]
-
-SCHEMA = 1
 
 
 class Run:
@@ -76,7 +84,7 @@ class Run:
         path = self.path / "status.json"
         status = read_json(path, SCHEMA)
         if status is None:
-            return _status("planned", None, None, 0, {})
+            return make_status("planned", None, None, 0, {})
         if status.get("state") not in STATES:
             raise CorruptFileError(path, f"unknown state {status.get('state')!r}")
         return status
@@ -154,17 +162,11 @@ class Run:
 
     # Writing
 
-    def claim(
-        self,
-        *,
-        presumed_dead: Holder | None = None,
-        beat_seconds: float = claims.BEAT_SECONDS,
-    ) -> Claim | None:
+    def claim(self, *, presumed_dead: Holder | None = None) -> Claim | None:
         """Claim the run for this process. While the claim is held, each write makes sure of it.
 
         Args:
             presumed_dead: a holder that the caller has watched long enough.
-            beat_seconds: time between two heartbeats.
 
         Returns:
             A context manager that releases the claim, or None if somebody alive holds it.
@@ -176,7 +178,6 @@ class Run:
             self.path / "claim",
             self._observer,
             presumed_dead=presumed_dead,
-            beat_seconds=beat_seconds,
         )
         if claim is not None:
             self._claim = claim
@@ -201,7 +202,8 @@ class Run:
         if state == "done" and read_json(self.path / "result.json", SCHEMA) is None:
             raise StoreError(f"{self.key} cannot be done: it has no result.json")
         attempts = before["attempts"] + (state == "running")
-        self.write_json("status.json", _status(state, reason, _now(), attempts, details))
+        details = json.loads(json.dumps(details, default=str))  # never fail for want of a type
+        self.write_json("status.json", make_status(state, reason, now(), attempts, details))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Replace a JSON file of the run atomically.
@@ -267,7 +269,7 @@ class Run:
             # The status last: after a crash in between, a `done` without its result is repeated.
             for name in ("checkpoints", "metrics.jsonl", "result.json"):
                 set_aside(self.path / name, "replaced")
-            status = _status("planned", reason, _now(), attempts, {})
+            status = make_status("planned", reason, now(), attempts, {})
             self.write_json("status.json", status)
         return True
 
@@ -285,7 +287,7 @@ class Run:
         except CorruptFileError:
             claim = self.claim()
         if claim is None:
-            return _status("running", "somebody else works on it", None, 0, {})
+            return make_status("running", "somebody else works on it", None, 0, {})
         with claim:
             try:
                 self.result()  # somebody may have repaired it since
@@ -294,7 +296,7 @@ class Run:
                 moved = set_aside(damage.path, "corrupt")
                 what = f"set aside as {moved.name}" if moved else "missing"
                 reason = f"{damage.path.name} was {what}; the run is repeated"
-                self.write_json("status.json", _status("planned", reason, _now(), attempts, {}))
+                self.write_json("status.json", make_status("planned", reason, now(), attempts, {}))
             return self.status()
 
     def _check_claim(self) -> None:
@@ -308,11 +310,13 @@ class Store:
 
     Args:
         root: RESULTS_DIR; need not exist yet.
-        stale_seconds: how long a claim of another machine may show no heartbeat.
+        stale_seconds: after how long without a heartbeat a claim counts as dead, where its process
+            cannot be looked at; the same for all who work on one store.
     """
 
     def __init__(self, root: Path | str, *, stale_seconds: float = claims.STALE_SECONDS) -> None:
         self.root = Path(root)
+        self.stale_seconds = stale_seconds
         self._observer = claims.Observer(stale_seconds)
         self._writable = False
 
@@ -322,9 +326,9 @@ class Store:
 
     def runs(self) -> Iterator[Run]:
         """Every run in the store, in a fixed order."""
-        for domain, dataset, attention, identity in _folders(str(self.root), 4):
+        for domain, dataset, attention, identity in folders(str(self.root), 4):
             seeds = []
-            for name in _names(os.path.join(self.root, domain, dataset, attention, identity)):
+            for name in folder_names(os.path.join(self.root, domain, dataset, attention, identity)):
                 number = name.removeprefix("seed=")
                 if name.startswith("seed=") and number.removeprefix("-").isdecimal():
                     seeds.append(int(number))
@@ -343,6 +347,8 @@ class Store:
         run = self.run(key)
         if not run.path.is_dir():
             self._create(run, config)
+        elif not (run.path / "config.yaml").exists():
+            write_atomic(run.path / "config.yaml", _to_yaml(config))
         run.check()
         return run
 
@@ -363,58 +369,27 @@ class Store:
         self._writable = True
 
     def _create(self, run: Run, config: Mapping[str, Any]) -> None:
-        import yaml
-
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        text = yaml.dump(dict(config), Dumper=dumper, sort_keys=False, allow_unicode=True)
         prepared = run.path.with_name(f".{run.path.name}-{os.urandom(6).hex()}")
         with writing(run.path):
             try:
                 prepared.mkdir(parents=True)
-                write_atomic(prepared / "config.yaml", text.encode())
-                status = to_json(_status("planned", None, _now(), 0, {}))
+                write_atomic(prepared / "config.yaml", _to_yaml(config))
+                status = to_json(make_status("planned", None, now(), 0, {}))
                 write_atomic(prepared / "status.json", status)
                 # Appears whole or not at all; of several runners that prepare it, one wins.
                 os.rename(prepared, run.path)
                 sync_directory(run.path.parent)
-            except OSError:
+            except (OSError, StoreError) as error:
+                import shutil  # slow to import, and seldom needed
+
                 shutil.rmtree(prepared, ignore_errors=True)
-                if not run.path.is_dir():
+                if isinstance(error, StoreError) or not run.path.is_dir():
                     raise
-            except StoreError:
-                shutil.rmtree(prepared, ignore_errors=True)
-                raise
 
 
-def _status(
-    state: str, reason: str | None, time: str | None, attempts: int, details: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "state": state,
-        "reason": reason,
-        "time": time,
-        "attempts": attempts,
-        "details": dict(details),
-    }
+def _to_yaml(config: Mapping[str, Any]) -> bytes:
+    import yaml
 
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _folders(root: str, depth: int) -> Iterator[tuple[str, ...]]:
-    for name in _names(root):
-        if depth == 1:
-            yield (name,)
-        else:
-            for rest in _folders(os.path.join(root, name), depth - 1):
-                yield (name, *rest)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(dict(config), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text.encode()

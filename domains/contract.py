@@ -60,6 +60,19 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class DomainSpec:
+    """What planning needs to know of a domain; `SPEC` of its `config.py`, free of torch.
+
+    Attributes:
+        schema: dataclasses of the configuration groups `dataset`, `model` and `recipe`.
+        protocols: by name, the default first.
+    """
+
+    schema: Mapping[str, type]
+    protocols: Mapping[str, Protocol]
+
+
+@dataclass(frozen=True)
 class Selection:
     """Which epoch's weights a phase ends with.
 

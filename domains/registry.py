@@ -1,4 +1,7 @@
-"""Finds the domains: every folder of `domains/` that holds a `domain.py` is one."""
+"""Finds the domains: every folder of `domains/` that holds a `domain.py` is one.
+
+Its `config.py` names schema and protocols as `SPEC`, its `domain.py` the contract as `DOMAIN`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from domains.base import Domain
+    from domains.contract import DomainSpec
 
 
 @cache
@@ -19,15 +23,31 @@ def names() -> tuple[str, ...]:
 
 
 @cache
+def spec(name: str) -> DomainSpec:
+    """Schema and protocols of a domain, without importing torch.
+
+    Raises:
+        ValueError: there is no domain of that name.
+    """
+    _check(name)
+    found: DomainSpec = importlib.import_module(f"domains.{name}.config").SPEC
+    return found
+
+
+@cache
 def load(name: str) -> Domain:
     """Import a domain and return its contract.
 
     Raises:
         ValueError: there is no domain of that name.
     """
+    _check(name)
+    domain: Domain = importlib.import_module(f"domains.{name}.domain").DOMAIN
+    return domain
+
+
+def _check(name: str) -> None:
     if name not in names():
         close = get_close_matches(name, names(), n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
         raise ValueError(f"unknown domain '{name}'.{hint} Domains: {', '.join(names())}.")
-    domain: Domain = importlib.import_module(f"domains.{name}.domain").DOMAIN
-    return domain

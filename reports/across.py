@@ -9,6 +9,7 @@ from reports import ranks, words
 from reports.analysis import CellStats, GroupStats, Verdict, View
 from reports.parts import EMPTY, reference
 from reports.rows import BASELINE
+from reports.stats import Difference
 from reports.table import Item, Table, Value
 
 FEW_COMPARISONS = 15
@@ -73,10 +74,12 @@ def across_table(view: View) -> Table | None:
     if view.note:
         notes.append(view.note)
     names = ", ".join(column.label for _, column in view.tasks())
-    caption = f"{view.title}. {words.count(tasks, 'task')}: {names}."
+    caption = f"{words.count(tasks, 'task').capitalize()}: {names}."
     title = "All tasks together"
     name = f"{view.slug}_across"
-    return Table(name, title, caption, header, tuple(rows), tuple(notes), tuple(records))
+    return Table(
+        name, title, view.title, caption, header, tuple(rows), tuple(notes), tuple(records)
+    )
 
 
 def _aggregate(aggregate: ranks.Aggregate, *, signed: bool) -> Item:
@@ -96,7 +99,7 @@ class Finding:
         verdict: of the comparison, or how many had which.
         tone: class of meaning.
         aside: what the difference is worth, or empty.
-        bar: low, mean, high of the relative change, None without an interval.
+        bar: relative change with its interval, None for counts.
         ref: key of the runs.
     """
 
@@ -104,7 +107,7 @@ class Finding:
     verdict: str
     tone: str = ""
     aside: str = ""
-    bar: tuple[float, float, float] | None = None
+    bar: Difference | None = None
     ref: str = ""
 
 
@@ -140,13 +143,10 @@ def _finding(cell: CellStats) -> Finding:
         f"{cell.variant} {words.MINUS} {BASELINE} on {cell.column.label}: "
         f"{' '.join(part for part in parts if part)}, n = {difference.n}{better}"
     )
-    bar = None
-    if relative is not None and relative.interval is not None:
-        bar = (relative.interval.low, relative.mean, relative.interval.high)
     verdict, tone = VERDICTS[cell.verdict]
     lines = (cell.in_test_samples(), words.p_phrase(difference.p, cell.adjusted))
     aside = "; ".join(line for line in lines if line)
-    return Finding(text, verdict, tone, aside, bar, reference(cell))
+    return Finding(text, verdict, tone, aside, relative, reference(cell))
 
 
 def _counts(variant: str, cells: Sequence[CellStats]) -> Finding:

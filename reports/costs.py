@@ -52,10 +52,11 @@ def cost(table: GroupStats) -> Table | None:
     """Parameters, time and memory with their ratio to the baseline of the same data set."""
     header = (
         "data set", "attention", "parameters", "ratio", "in attention", "time per step", "ratio",
-        "peak memory", "ratio", "runs on",
+        "peak memory", "ratio",
     )  # fmt: skip
     rows: list[list[Item]] = []
     records: list[dict[str, Value]] = []
+    places: set[str] = set()
     for column in table.group.columns:
         base = Cost.of(column.cells[BASELINE]) if BASELINE in column.cells else NOTHING
         for variant in table.group.variants:
@@ -63,6 +64,7 @@ def cost(table: GroupStats) -> Table | None:
             if not cell.done:
                 continue
             own = Cost.of(cell)
+            places |= {_place(*place) for place in own.places}
             # Times on different devices say nothing about the variant.
             fair = base if base.places == own.places else NOTHING
             ratios = (
@@ -81,7 +83,6 @@ def cost(table: GroupStats) -> Table | None:
                     _ratio_item(ratios[1]),
                     _amount(own.peak_memory, words.memory),
                     _ratio_item(ratios[2]),
-                    Item(", ".join(_place(*place) for place in sorted(own.places, key=str))),
                 ]
             )
             records.append(
@@ -103,8 +104,11 @@ def cost(table: GroupStats) -> Table | None:
         f"Medians over seeds; ratios to {BASELINE} on the same data set, device and threads; "
         f"{MARK} marks ratios above 1.10."
     )
-    notes = ("Runs share the machine with others, so times are rough; `make speed` measures them.",)
-    return titled(table, "cost", "Cost", caption, header, rows, notes, records, leading=2)
+    notes = (
+        f"Runs on {words.listing(sorted(places))}. They share the machine with others, so times "
+        "are rough; the speed command measures them.",
+    )
+    return titled(table, "cost", "Cost", caption, header, rows, notes, records)
 
 
 def _ratio(own: float | None, base: float | None) -> float | None:

@@ -21,7 +21,7 @@ from reports import plots
 from reports.groups import Cell, Column, Group
 from reports.plots import Picture
 
-MAX_FIGURES = 8
+MAX_FIGURES = 6
 """Data sets of a report for which curves are drawn."""
 MAX_SEEDS = 5
 MAX_VARIANTS = 9
@@ -113,7 +113,7 @@ def _draw(
     if not labels:
         return None
     with plots.style():
-        figure, axes = plots.panels(len(labels), 3, 3.35, 2.15)
+        figure, axes = plots.panels(len(labels), 3, 3.35, 2.15, legend_below=True)
         for axis, (name, label) in zip(axes, labels.items(), strict=True):
             for variant in group.variants:
                 _line(axis, curves[name].get(variant, {}), variant, group.variants)

@@ -12,8 +12,6 @@ from benchmarks.store import Run, RunKey, Store, StoreError
 from reports.labels import label_configurations
 from reports.rows import MetricInfo, Problem, ReportError, Row, check_unique
 
-FILTERS = ("domain", "dataset", "attention", "protocol", "recipe", "budget", "kind")
-
 Filters = Mapping[str, frozenset[str]]
 
 
@@ -30,6 +28,10 @@ class Frame:
     rows: tuple[Row, ...]
     problems: tuple[Problem, ...] = ()
     root: Path | None = field(default=None, compare=False)
+
+    def filtered(self, filters: Filters) -> Frame:
+        """The rows that `filters` allow."""
+        return replace(self, rows=tuple(row for row in self.rows if _allowed(row, filters)))
 
 
 def load(root: Path, filters: Filters | None = None) -> Frame:
@@ -68,11 +70,13 @@ def load(root: Path, filters: Filters | None = None) -> Frame:
             return {}
 
     rows = label_configurations(rows, _cached(config_of))
-    rows = [row for row in rows if _allowed(row, filters)]
-    check_unique(rows)
-    return Frame(tuple(rows), tuple(problems), root)
+    frame = Frame(tuple(rows), tuple(problems), root).filtered(filters)
+    check_unique(frame.rows)
+    return frame
 
 
+SYNTHETIC = "synthetic"
+"""The kind of data that the configuration alone tells."""
 KEY_FILTERS = frozenset({"domain", "dataset", "attention"})
 
 
@@ -123,12 +127,11 @@ def _read(run: Run, path: str) -> Row:
 def _with_config(row: Row, run: Run) -> Row:
     """What the configuration alone tells about a run without a result."""
     config = run.config()
-    options = config.get("protocol_version")
     return replace(
         row,
         model=_name(config.get("model")),
         protocol=_name(config.get("protocol")),
-        protocol_version=options if isinstance(options, int) else 0,
+        kind=SYNTHETIC if config.get("synthetic") else row.kind,
         recipe=_name(config.get("recipe")),
         budget=_name(config.get("budget")),
     )
@@ -224,10 +227,15 @@ def _fill_unfinished(rows: list[Row]) -> list[Row]:
     recipe and budget; else, for what does not depend on the data set, any under these. Where
     siblings disagree nothing is assumed.
     """
+
+    def shared(row: Row) -> tuple[str, ...]:
+        kind = SYNTHETIC if row.kind == SYNTHETIC else ""
+        return (row.domain, row.protocol, row.recipe, row.budget, kind)
+
     levels: list[tuple[Callable[[Row], tuple[str, ...]], tuple[str, ...]]] = [
         (lambda r: (r.domain, r.dataset, r.attention, r.hash), _INHERITED),
-        (lambda r: (r.domain, r.dataset, r.protocol, r.recipe, r.budget), _INHERITED),
-        (lambda r: (r.domain, r.protocol, r.recipe, r.budget), _INHERITED[:3]),
+        (lambda r: (r.dataset, *shared(r)), _INHERITED),
+        (shared, _INHERITED[:3]),
     ]
     finished = [row for row in rows if row.done]
     tables: list[dict[tuple[str, ...], Row | None]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -242,19 +242,23 @@ def _safe(text: str) -> str:
     return "".join(c if c.isalnum() or c in "_.=" else "_" for c in text).strip("_.")
 
 
-def commands(cell: Cell, group: Group) -> list[str]:
-    """Commands that fill what is missing of a cell, one a run."""
-    example = next(row for row in group.rows if row.variant == cell.variant)
-    key = group.key
-    overrides = (f"{example.options}, {key.setting}").split(", ")
+def run_command(row: Row, dataset: str, seeds: Sequence[int]) -> str:
+    """The command that makes runs like `row` on a data set."""
     parts = [
-        f"domain={key.domain}",
-        f"dataset={cell.dataset}",
-        f"attention={example.attention}",
-        f"protocol={key.protocol}" if key.protocol else "",
-        f"recipe={key.recipe}" if key.recipe else "",
-        f"budget={key.budget}" if key.budget else "",
-        *(part for part in overrides if not part.endswith("=unset")),
+        f"domain={row.domain}",
+        f"dataset={dataset}",
+        f"attention={row.attention}",
+        f"protocol={row.protocol}" if row.protocol else "",
+        f"recipe={row.recipe}" if row.recipe else "",
+        f"budget={row.budget}" if row.budget else "",
+        "synthetic=true" if row.kind == "synthetic" else "",
+        *(part for part in f"{row.options}, {row.setting}".split(", ") if "=unset" not in part),
+        f"seed={','.join(map(str, seeds))}",
     ]
-    start = " ".join(["python run_all.py run", *(part for part in parts if part)])
-    return [f"{start} seed={seed}" for seed in cell.missing()]
+    return " ".join(["python run_all.py run", *(part for part in parts if part)])
+
+
+def missing_command(cell: Cell, group: Group) -> str:
+    """The command that fills what is missing of a cell."""
+    example = next(row for row in group.rows if row.variant == cell.variant)
+    return run_command(example, cell.dataset, cell.missing())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from markupsafe import Markup
 
 from reports import plots, words
 from reports.across import Finding
-from reports.groups import Group
+from reports.groups import run_command
 from reports.parts import SPREAD
 from reports.plots import Picture
 from reports.report import Report
@@ -75,23 +76,18 @@ def _provenance(report: Report) -> dict[str, Any]:
         for column in group.columns:
             for cell in column.cells.values():
                 cells[f"{column.label}/{cell.variant}"] = [
-                    _run(row, group, index) for _, row in sorted(cell.rows.items())
+                    _run(row, index) for _, row in sorted(cell.rows.items())
                 ]
     return {"groups": groups, "texts": list(texts)}
 
 
-def _run(row: Row, group: Group, index: Any) -> list[Any]:
+def _run(row: Row, index: Callable[[str], int]) -> list[Any]:
     value = row.metrics.get(row.primary)
-    repeat = (
-        f"python run_all.py run domain={row.domain} dataset={row.dataset} "
-        f"attention={row.attention} protocol={row.protocol} recipe={row.recipe} "
-        f"budget={row.budget}"
-    )
-    extra = [part for part in f"{row.options}, {row.setting}".split(", ") if part]
-    repeat = " ".join([repeat, *(part for part in extra if not part.endswith("=unset"))])
     environment = "; ".join(part for part in (row.machine, row.versions) if part)
     place = ", ".join(
-        part for part in (row.device, f"{row.threads} threads" if row.threads else "") if part
+        part
+        for part in (row.device, words.count(row.threads, "thread") if row.threads else "")
+        if part
     )
     commit = row.commit + (f" + uncommitted changes {row.dirty}" if row.dirty else "")
     return [
@@ -109,7 +105,7 @@ def _run(row: Row, group: Group, index: Any) -> list[Any]:
         index(environment),
         index(place),
         index(row.fingerprint),
-        index(repeat),
+        run_command(row, row.dataset, [row.seed]),
         row.reason,
     ]
 
@@ -131,10 +127,12 @@ def inline(picture: Picture) -> Markup:
     prefix = re.sub(r"\W", "_", picture.name)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\1{prefix}-", svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
-    width = float(re.search(r'width="([\d.]+)pt"', svg)[1])  # type: ignore[index]
+    width = re.search(r'width="([\d.]+)pt"', svg)
+    assert width is not None
+    pixels = float(width[1]) * 100 / 72
     head = (
         f'<svg class="plot" role="img" aria-label="{Markup.escape(picture.alt)}" '
-        f'style="max-width:{width * 100 / 72:.0f}px"'
+        f'style="max-width:{pixels:.0f}px;min-width:{min(pixels, 480):.0f}px"'
     )
     svg = re.sub(r'<svg xmlns:xlink="[^"]*" width="[^"]*" height="[^"]*"', head, svg, count=1)
     return Markup(svg)
@@ -142,21 +140,32 @@ def inline(picture: Picture) -> Markup:
 
 def bars(findings: tuple[Finding, ...]) -> list[tuple[Finding, Markup]]:
     """Findings with a small drawing of their interval on a scale that they share."""
-    reach = max((max(map(abs, f.bar)) for f in findings if f.bar), default=0.0) or 1.0
-    return [(finding, _bar(finding, reach)) for finding in findings]
+    reach = 0.0
+    for finding in findings:
+        if finding.bar:
+            ends = finding.bar.interval
+            values = (ends.low, ends.high) if ends else (finding.bar.mean,)
+            reach = max(reach, *map(abs, values))
+    return [(finding, _bar(finding, reach or 1.0)) for finding in findings]
 
 
 def _bar(finding: Finding, reach: float) -> Markup:
-    width, middle = 150.0, 75.0
-    axis = f'<line class="zero" x1="{middle}" y1="1" x2="{middle}" y2="17"/>'
-    drawn = ""
-    if finding.bar:
-        low, mean, high = (middle + value / reach * (middle - 6) for value in finding.bar)
-        drawn = (
-            f'<line class="range" x1="{low:.1f}" y1="9" x2="{high:.1f}" y2="9"/>'
-            f'<circle cx="{mean:.1f}" cy="9" r="3.6"/>'
+    middle = 70.0
+    if finding.bar is None:
+        return Markup("<span></span>")
+
+    def place(value: float) -> str:
+        return f"{middle + value / reach * (middle - 6):.1f}"
+
+    drawn = f'<line class="zero" x1="{middle}" y1="1" x2="{middle}" y2="17"/>'
+    ends = finding.bar.interval
+    if ends:
+        drawn += (
+            f'<line class="range" x1="{place(ends.low)}" y1="9" x2="{place(ends.high)}" y2="9"/>'
         )
+    hollow = "" if ends else ' class="hollow"'
+    drawn += f'<circle{hollow} cx="{place(finding.bar.mean)}" cy="9" r="3.6"/>'
     return Markup(
-        f'<svg class="bar {finding.tone}" viewBox="0 0 {width:.0f} 18" width="{width:.0f}" '
-        f'height="18" aria-hidden="true">{axis}{drawn}</svg>'
+        f'<svg class="bar {finding.tone}" viewBox="0 0 {2 * middle:.0f} 18" '
+        f'width="{2 * middle:.0f}" height="18" aria-hidden="true">{drawn}</svg>'
     )

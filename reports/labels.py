@@ -15,8 +15,9 @@ from typing import Any
 
 from reports.rows import Row
 
-_IGNORED = frozenset({"seed"})
-_ATTENTION = "attention"
+_ATTENTION = "attention.options."
+_NO_PART_OF_IDENTITY = ("seed", "launcher.", "logger.", "telemetry.", "trainer.")
+_STILL_PART_OF_IDENTITY = "trainer.precision"
 
 
 def label_configurations(
@@ -81,21 +82,24 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
 def _label(config: Mapping[str, str], differing: set[str]) -> tuple[str, str, str]:
     """Options in short, options as overrides, all other overrides."""
     values = {key: config.get(key, "unset") for key in sorted(differing)}
-    options = {key: value for key, value in values.items() if key.split(".")[0] == _ATTENTION}
+    options = {
+        key.removeprefix(_ATTENTION): value
+        for key, value in values.items()
+        if key.startswith(_ATTENTION)
+    }
     return (
-        ", ".join(f"{key.split('.')[-1]}={value}" for key, value in options.items()),
-        ", ".join(f"{key}={value}" for key, value in options.items()),
-        ", ".join(f"{key}={value}" for key, value in values.items() if key not in options),
+        ", ".join(f"{name}={value}" for name, value in options.items()),
+        ", ".join(f"attention.{name}={value}" for name, value in options.items()),
+        ", ".join(f"{key}={value}" for key, value in values.items() if _ATTENTION not in key),
     )
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in config.items():
-        if not prefix and key in _IGNORED:
-            continue
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
+            flat |= _flatten(value, f"{name}.")
+        elif name == _STILL_PART_OF_IDENTITY or not name.startswith(_NO_PART_OF_IDENTITY):
+            flat[name] = str(value)
     return flat

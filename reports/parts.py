@@ -10,7 +10,7 @@ from reports.groups import Column
 from reports.table import Item, Table, Value
 
 SPREAD = "± is the sample standard deviation over seeds (n - 1), the number of seeds in brackets."
-EMPTY = Item("–", tone="muted")  # noqa: RUF001 - the typographic sign for "nothing here"
+EMPTY = Item("–", tone="muted")
 
 
 def reference(cell: CellStats) -> str:
@@ -49,17 +49,19 @@ def titled(
     rows: Sequence[Sequence[Item]],
     notes: Sequence[str],
     records: Sequence[dict[str, Value]] = (),
-    leading: int = 1,
+    *,
+    folded: bool = False,
 ) -> Table:
     """A table named after its group and entitled with what the group shares."""
     group = table.group
     return Table(
         f"{group.slug}_{name}",
         title,
-        f"{group.key.title()} ({group.key.details()}). {caption}",
+        f"{group.key.title()} ({group.key.details()})",
+        caption,
         tuple(header),
         tuple(tuple(row) for row in rows),
         tuple(notes),
         tuple(records),
-        leading,
+        folded,
     )

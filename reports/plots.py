@@ -62,8 +62,6 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attention-benchmarks",
     "figure.dpi": 100,
-    "figure.constrained_layout.w_pad": 0.08,
-    "figure.constrained_layout.h_pad": 0.06,
     "axes.unicode_minus": True,
 }
 
@@ -97,8 +95,6 @@ def style() -> Iterator[None]:
 def render(figure: Figure, name: str, title: str, alt: str) -> Picture:
     """SVG and PNG of a figure; equal figures give equal bytes."""
     svg, png = io.BytesIO(), io.BytesIO()
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # arranged once, not again for each format
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
     return Picture(name, title, alt, svg.getvalue(), png.getvalue())
@@ -124,14 +120,47 @@ def _slot(variant: str, variants: Sequence[str]) -> int:
 
 
 def panels(
-    count: int, across: int, width: float, height: float, *, share: str = ""
+    count: int,
+    across: int,
+    width: float,
+    height: float,
+    *,
+    labels: Sequence[str] = (),
+    legend_below: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` axes in rows of `across`; sizes of one panel in inches."""
+    """A figure with `count` axes in rows of `across`.
+
+    Margins are given, not searched for: an automatic layout would take as long as the drawing.
+
+    Args:
+        count: of axes.
+        across: axes in a full row.
+        width: of one panel, inches.
+        height: of one panel, inches.
+        labels: of the rows, for panels that share them; else each panel has an axis of its own.
+        legend_below: whether to leave room for :func:`legend`.
+    """
     across = min(across, count)
     down = math.ceil(count / across)
-    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    foot = 0.3 if legend_below else 0.0
+    left = 0.2 + 0.078 * max(map(len, labels)) if labels else 0.62
+    gap = 0.16 if labels else 0.68
+    right, top, bottom = 0.14, 0.3, 0.5
+    total_width = max(width * across, left + right + 1.6 * across)
+    total_height = height * down + foot
+    inner_width = (total_width - left - right - gap * (across - 1)) / across
+    inner_height = height - top - bottom
+    figure = Figure(figsize=(total_width, total_height))
     FigureCanvasAgg(figure)
-    grid = figure.subplots(down, across, squeeze=False, sharex="x" in share, sharey="y" in share)
+    grid = figure.subplots(down, across, squeeze=False, sharey=bool(labels))
+    figure.subplots_adjust(
+        left=left / total_width,
+        right=1 - right / total_width,
+        top=1 - top / total_height,
+        bottom=(bottom + foot) / total_height,
+        wspace=gap / inner_width,
+        hspace=(top + bottom) / inner_height,
+    )
     axes = list(grid.flat)
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -145,8 +174,8 @@ def values(table: GroupStats) -> Picture | None:
         return None
     variants = table.group.variants
     with style():
-        height = 0.75 + 0.26 * len(variants)
-        figure, axes = panels(len(columns), 3, 3.35, height, share="y")
+        height = 0.85 + 0.24 * len(variants)
+        figure, axes = panels(len(columns), 3, 3.35, height, labels=variants)
         for axis, column in zip(axes, columns, strict=True):
             _dots(axis, table, column)
         axes[0].set_ylim(len(variants) - 0.4, -0.6)
@@ -209,8 +238,9 @@ def forest(view: View) -> Picture | None:
     labels = [f"{t.group.key.domain}: {c.label}" if several else c.label for t, c in tasks]
     extra = 1 if summary and len(tasks) > 1 else 0
     rows = len(tasks) + extra
+    ticks = labels + (["all (IQM)"] if extra else [])
     with style():
-        figure, axes = panels(len(variants), 4, 2.55, 0.85 + 0.28 * rows, share="xy")
+        figure, axes = panels(len(variants), 4, 2.55, 0.9 + 0.26 * rows, labels=ticks)
         for axis, variant in zip(axes, variants, strict=True):
             tint = color(variant, [BASELINE, *variants])
             axis.axvline(0, color=MUTED, lw=1)
@@ -239,11 +269,14 @@ def forest(view: View) -> Picture | None:
             axis.tick_params(axis="y", length=0, labelcolor=INK)
             axis.grid(axis="y", visible=False)
             axis.locator_params(axis="x", nbins=5)
-            axis.margins(x=0.12)
             axis.set_xlabel(f"change to {BASELINE}, %")
-        ticks = labels + (["all (IQM)"] if extra else [])
         axes[0].set_yticks(range(rows), ticks)
         axes[0].set_ylim(rows - 0.5, -0.5)
+        limits = [limit for axis in axes for limit in axis.dataLim.intervalx if abs(limit) < 1e9]
+        low, high = min([0.0, *limits]), max([0.0, *limits])
+        room = 0.06 * (high - low) or 1.0
+        for axis in axes:
+            axis.set_xlim(low - room, high + room)
         alt = (
             f"Forest plot: relative change to {BASELINE} per data set with 95 % interval, one "
             "panel a variant, right of zero is better; hollow marks have no interval."
@@ -269,7 +302,7 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
         return None
     variants = table.group.variants
     with style():
-        figure, axes = panels(len(shown), 3, 3.35, 2.6)
+        figure, axes = panels(len(shown), 3, 3.35, 2.6, legend_below=True)
         for axis, (column, points) in zip(axes, shown, strict=True):
             axis.axvline(1, color=MUTED, lw=1)
             axis.axvline(1.1, color=MUTED, lw=0.8, ls=(0, (4, 3)))
@@ -301,7 +334,7 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     ordered = sorted(entries, key=lambda v: (_slot(v, list(entries)), v))
     figure.legend(
-        [entries[label] for label in ordered], ordered, loc="outside lower left",
+        [entries[label] for label in ordered], ordered, loc="lower left",
         ncols=min(6, len(ordered)), handletextpad=0.4, columnspacing=1.4,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,6 +57,7 @@ class Comparison:
         ours: sample of the same metric, None without a finished run.
         difference: ours minus theirs, None where either is missing.
         comparable: whether protocol, data and budget match.
+        interval: where the mean of as many further runs of ours would lie, None without spread.
         verdict: in words.
     """
 
@@ -65,6 +66,7 @@ class Comparison:
     ours: stats.Sample | None
     difference: float | None
     comparable: bool
+    interval: stats.Interval | None
     verdict: str
 
 
@@ -85,8 +87,13 @@ def compare(table: GroupStats) -> list[Comparison]:
                 difference = None
                 if ours is not None and published.value is not None:
                     difference = ours.mean - published.value
-                verdict = f"{reason}, not comparable" if reason else _verdict(published, values)
-                found.append(Comparison(published, cell, ours, difference, not reason, verdict))
+                interval = stats.prediction_interval(values, published.runs or 1)
+                verdict = _verdict(published, len(values), interval)
+                if reason:
+                    interval, verdict = None, f"{reason}, not comparable"
+                found.append(
+                    Comparison(published, cell, ours, difference, not reason, interval, verdict)
+                )
     return found
 
 
@@ -105,28 +112,13 @@ def mismatch(group: Group) -> str:
     return "different settings" if key.setting else ""
 
 
-def _verdict(published: Published, values: Sequence[float]) -> str:
+def _verdict(published: Published, seeds: int, interval: stats.Interval | None) -> str:
     if published.value is None:
         return f"published: {published.text}"
-    if not values:
-        return "no result of ours"
-    runs = published.runs or 1
-    interval = stats.prediction_interval(values, runs)
     if interval is None:
-        spread = "one seed" if len(values) == 1 else f"{len(values)} seeds without spread"
-        return f"no verdict: {spread} of ours give no interval"
-    decimals = max(2, _decimals(published.text))
-    place = "inside" if interval.covers(published.value) else "outside"
-    what = "one run" if runs == 1 else f"a mean of {runs} runs"
-    said = "" if published.runs else ", number of runs not published"
-    return (
-        f"{place} our 95 % prediction interval for {what} "
-        f"{words.interval(interval, decimals)}{said}"
-    )
-
-
-def _decimals(text: str) -> int:
-    return len(text.partition(".")[2])
+        known = {0: "no result of ours", 1: "no interval: one seed of ours"}
+        return known.get(seeds, f"no interval: our {seeds} seeds are equal")
+    return "inside" if interval.covers(published.value) else "outside"
 
 
 @cache
@@ -174,51 +166,64 @@ def published_numbers(table: GroupStats) -> Table | None:
     comparisons = compare(table)
     if not comparisons:
         return None
-    header = (
-        "data set", "attention", "metric", "ours", "published", "ours - published", "source",
-        "protocol and remarks", "verdict",
-    )  # fmt: skip
-    rows: list[list[Item]] = []
-    records: list[dict[str, Value]] = []
+    reason = mismatch(table.group)
+    names = {found.published.metric for found in comparisons}
+    header = ["data set", "attention", "ours", "published", "of runs"]
+    header += [] if reason else ["ours - published", "our interval"]
+    header += ["verdict", "source", "remarks"]
+    rows = []
     for found in comparisons:
-        theirs, ours = found.published, found.ours
-        tone = "" if found.comparable else "muted"
-        rows.append(
-            [
-                Item(found.cell.column.label),
-                Item(found.cell.variant),
-                Item(theirs.metric),
-                sample_item(ours, 2) if ours else Item(", ".join(found.cell.cell.words())),
-                Item(theirs.text, sort=theirs.value),
-                Item(words.signed(found.difference, 2), sort=found.difference)
-                if found.difference is not None and found.comparable
-                else EMPTY,
-                Item(theirs.source),
-                Item(theirs.remark),
-                Item(found.verdict, tone=tone),
+        theirs, ours, variant = found.published, found.ours, found.cell.variant
+        row = [
+            Item(found.cell.column.label),
+            Item(variant if len(names) == 1 else f"{variant}, {theirs.metric}"),
+            sample_item(ours, 2) if ours else Item("", ", ".join(found.cell.cell.words())),
+            Item(theirs.text, sort=theirs.value),
+            Item(str(theirs.runs or "not said")),
+        ]
+        if not reason:
+            change, interval = found.difference, found.interval
+            row += [
+                EMPTY if change is None else Item(words.signed(change, 2), sort=change),
+                EMPTY if interval is None else Item(words.interval(interval, 2)),
             ]
-        )
-        records.append(
-            {
-                "dataset": found.cell.cell.dataset,
-                "attention": found.cell.variant,
-                "metric": theirs.metric,
-                "n": ours.n if ours else 0,
-                "mean": ours.mean if ours else None,
-                "sd": ours.sd if ours else None,
-                "published": theirs.value,
-                "published_runs": theirs.runs,
-                "source": theirs.source,
-                "remark": theirs.remark,
-                "comparable": found.comparable,
-                "verdict": found.verdict,
-            }
-        )
+        tone = "muted" if reason else ""
+        row += [Item(found.verdict, tone=tone), Item(theirs.source), Item(theirs.remark)]
+        rows.append(row)
     notes = (
-        "Prediction interval: where the mean of as many further runs of ours would lie; a single "
-        "run is assumed where the paper states no number.",
+        "Our interval: 95 % prediction interval for the mean of as many further runs of ours as "
+        "the paper averages over, for one run where it does not say; it needs no published spread.",
         "Published numbers are never averaged with ours.",
     )
-    caption = "Numbers quoted from papers beside ours; a verdict only where the protocol matches."
-    title = "Published numbers"
-    return titled(table, "published", title, caption, header, rows, notes, records, leading=3)
+    what = f"{names.pop()}. " if len(names) == 1 else ""
+    return titled(
+        table,
+        "published",
+        f"Published numbers ({reason})" if reason else "Published numbers",
+        f"{what}Numbers quoted from papers beside ours; a verdict only where the protocol matches.",
+        header,
+        rows,
+        notes,
+        [_record(found) for found in comparisons],
+        folded=bool(reason),
+    )
+
+
+def _record(found: Comparison) -> dict[str, Value]:
+    theirs, ours, interval = found.published, found.ours, found.interval
+    return {
+        "dataset": found.cell.cell.dataset,
+        "attention": found.cell.variant,
+        "metric": theirs.metric,
+        "n": ours.n if ours else 0,
+        "mean": ours.mean if ours else None,
+        "sd": ours.sd if ours else None,
+        "published": theirs.value,
+        "published_runs": theirs.runs,
+        "prediction_low": interval.low if interval else None,
+        "prediction_high": interval.high if interval else None,
+        "comparable": found.comparable,
+        "verdict": found.verdict,
+        "source": theirs.source,
+        "remark": theirs.remark,
+    }

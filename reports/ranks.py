@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from reports.stats import ALPHA, CONFIDENCE, Floats, Interval, holm, sign_flip_p
+from reports.stats import ALPHA, CONFIDENCE, Floats, Interval, holm
 
 BOOTSTRAP_DRAWS = 2000
 
@@ -87,18 +87,24 @@ def wilcoxon_p(differences: Sequence[float] | Floats) -> float:
     """Exact two-sided p of Wilcoxon's signed-rank test, also with ties.
 
     Magnitudes are ranked with zeros included (Pratt), zeros then take no part; tied magnitudes
-    share average ranks. The distribution is enumerated up to 20 differences and drawn with a fixed
-    generator beyond.
+    share average ranks. The distribution of the rank sum is computed, not approximated.
     """
     values = np.asarray(differences, dtype=np.float64)
     # Differences of printed percentages carry rounding noise that would break true ties.
     magnitude = np.abs(values).round(9)
     ranks = len(values) + 1 - rank_data(magnitude)
-    signed = np.sign(values) * np.where(magnitude > 0, ranks, 0.0)
-    padded = np.concatenate((signed, np.zeros(max(0, 6 - len(signed)))))
-    p = sign_flip_p(padded, generator=np.random.default_rng(0))
-    assert p is not None
-    return p
+    # Ranks are multiples of one half, so twice their sum is an index.
+    doubled = np.rint(2 * ranks).astype(int)[magnitude > 0]
+    total = int(doubled.sum())
+    observed = int(doubled[values[magnitude > 0] > 0].sum())
+    chances = np.zeros(total + 1)
+    chances[0] = 1.0
+    for rank in doubled:
+        moved = np.zeros_like(chances)
+        moved[rank:] = chances[: len(chances) - rank]
+        chances = (chances + moved) / 2
+    distance = np.abs(2 * np.arange(total + 1) - total)
+    return min(1.0, float(chances[distance >= abs(2 * observed - total)].sum()))
 
 
 @dataclass(frozen=True)

@@ -204,9 +204,9 @@ def summary(report: Report) -> str:
     unfilled = missing([section.table for section in report.sections])
     if not unfilled:
         lines.append("Nothing: every variant has every seed.")
-    for cell, _, commands in unfilled:
+    for cell, _, command in unfilled:
         lines += [f"{cell.variant} on {cell.dataset} ({', '.join(cell.words())}):", ""]
-        lines += [*(f"    {command}" for command in commands), ""]
+        lines += [f"    {command}", ""]
     for problem in report.frame.problems:
         lines.append(f"- left out: {problem.path}: {problem.message}")
     for remark in report.remarks:
@@ -225,11 +225,11 @@ def manifest(report: Report) -> str:
             files |= {f"tables/{table.name}.{end}": group.slug for end in ("md", "tex", "csv")}
         drawn = [*section.pictures, *(picture for _, picture in section.curves)]
         files |= {f"figures/{p.name}.{end}": group.slug for p in drawn for end in ("svg", "png")}
-    for view, table, drawn_ in report.views:
+    for view, summed, drawn_ in report.views:
         name = f"{view.slug} (all tasks)"
         sets[name] = [row.path for one in view.tables for row in one.group.rows]
-        if table:
-            files |= {f"tables/{table.name}.{end}": name for end in ("md", "tex", "csv")}
+        if summed:
+            files |= {f"tables/{summed.name}.{end}": name for end in ("md", "tex", "csv")}
         files |= {f"figures/{p.name}.{end}": name for p in drawn_ for end in ("svg", "png")}
     every = dict.fromkeys(("report.html", "summary.md", "results.csv", "runs.csv"), "all")
     value = {

@@ -57,7 +57,7 @@ class Row:
         fingerprint: of the data, empty where no finished run tells.
         variant: label in tables; the attention's name, with options where these tell two
             configurations apart.
-        options: the same options as overrides on the command line, `key=value, ...`.
+        options: the same as overrides on the command line, `attention.key=value, ...`.
         setting: overrides that tell this run's table from another, usually empty.
         primary: name of the primary metric.
         metrics: values by name, finite ones only.

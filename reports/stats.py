@@ -2,7 +2,7 @@
 
 Runs of two variants with equal seeds are pairs (same initial weights where shapes agree, same
 order of the data), so comparisons are made on differences by seed. Nothing here draws random
-numbers except :func:`sign_flip_p` beyond 20 pairs, and that takes an explicit generator.
+numbers except :func:`sign_flip_p` beyond 32 pairs, and that takes an explicit generator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE
 MIN_PAIRS_FOR_TEST = 6
 """Smallest n at which an exact two-sided test on pairs can reach p < 0.05 (2 / 2^6 = 0.031)."""
-MAX_PAIRS_ENUMERATED = 20
+MAX_PAIRS_ENUMERATED = 32
 
 Floats = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ def paired_difference(
     ours: Mapping[int, float],
     reference: Mapping[int, float],
     *,
-    confidence: float = CONFIDENCE,
+    test: bool = True,
     generator: np.random.Generator | None = None,
 ) -> Difference | None:
     """Difference by seed over the seeds of both, None if they share none.
@@ -109,8 +109,8 @@ def paired_difference(
     Args:
         ours: value by seed.
         reference: value by seed.
-        confidence: of the t-interval.
-        generator: for :func:`sign_flip_p`, needed beyond 20 pairs only.
+        test: whether to compute p.
+        generator: for :func:`sign_flip_p`, needed beyond 32 pairs only.
     """
     seeds = sorted(ours.keys() & reference.keys())
     if not seeds:
@@ -120,9 +120,9 @@ def paired_difference(
     n, mean, sd = len(values), float(values.mean()), _sd(values)
     interval = None
     if sd:
-        half = t_quantile(n - 1, confidence) * sd / math.sqrt(n)
+        half = t_quantile(n - 1) * sd / math.sqrt(n)
         interval = Interval(mean - half, mean + half)
-    p = sign_flip_p(values, generator=generator)
+    p = sign_flip_p(values, generator=generator) if test else None
     return Difference(n, mean, sd, interval, p, float(base.mean()))
 
 
@@ -134,15 +134,15 @@ def sign_flip_p(
 ) -> float | None:
     """Two-sided p of the sign-flip test of the mean difference.
 
-    Under the null hypothesis each difference is symmetric about zero. Up to 20 pairs all 2^n sign
-    patterns are enumerated, so p is exact; beyond, `draws` random patterns estimate it with the
-    observed one counted in, so p is never 0.
+    Under the null hypothesis each difference is symmetric about zero. Up to 32 pairs all 2^n sign
+    patterns count, so p is exact; beyond, `draws` random patterns estimate it with the observed
+    one counted in, so p is never 0.
 
     Returns:
         p, or None below six pairs, where no pattern could reach 0.05.
 
     Raises:
-        ValueError: more than 20 pairs without a generator.
+        ValueError: more than 32 pairs without a generator.
     """
     values = np.asarray(differences, dtype=np.float64)
     n = len(values)
@@ -151,17 +151,28 @@ def sign_flip_p(
     # Sums of the same numbers in another order differ in the last digits; such ties must count.
     observed = abs(float(values.sum())) - 1e-9 * float(np.abs(values).sum())
     if n <= MAX_PAIRS_ENUMERATED:
-        sums = values[:1].copy()  # the first sign may be fixed: patterns come in mirrored pairs
-        for value in values[1:]:
-            sums = np.concatenate((sums + value, sums - value))
-        return float(np.mean(np.abs(sums) >= observed))
+        # A pattern is one of the first half with one of the second: 2 x 2^(n/2) sums are enough.
+        left, right = _signed_sums(values[: n // 2]), np.sort(_signed_sums(values[n // 2 :]))
+        above = len(right) - np.searchsorted(right, observed - left, side="left")
+        below = np.searchsorted(right, -observed - left, side="right")
+        # With all differences zero the tolerance is zero too, and each pattern is on both sides.
+        hits = int(np.minimum(above + below, len(right)).sum())
+        return float(hits / 2**n)
     if generator is None:
-        raise ValueError(f"{n} pairs are too many to enumerate (limit 20): pass a generator")
+        raise ValueError(f"{n} pairs are too many to enumerate (limit 32): pass a generator")
     hits, block = 0, 10_000
     for start in range(0, draws, block):
-        signs = generator.choice((-1.0, 1.0), size=(min(block, draws - start), n))
+        signs = generator.integers(0, 2, size=(min(block, draws - start), n)) * 2 - 1
         hits += int(np.count_nonzero(np.abs(signs @ values) >= observed))
     return (hits + 1) / (draws + 1)
+
+
+def _signed_sums(values: Floats) -> Floats:
+    """Sums under every pattern of signs."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate((sums + value, sums - value))
+    return sums
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -187,9 +198,9 @@ def not_distinguishable_from_best(
 
     The best is the cell with the best mean among those with at least two seeds. It is bold, and so
     is every cell whose paired 95 % t-interval of the difference to the best covers 0, or whose
-    differences are all equal (no spread, so nothing to judge by). A cell that shares fewer than
-    two seeds with the best is not bold: there is no evidence either way. The intervals are not
-    corrected for having picked the best after looking.
+    values equal the best's. A cell that shares fewer than two seeds with the best, or differs from
+    it by the same amount for every seed, is not bold: no interval says that it is as good. The
+    intervals are not corrected for having picked the best after looking.
 
     Args:
         cells: value by seed for each name; only cells in which every expected seed is done.
@@ -206,10 +217,14 @@ def not_distinguishable_from_best(
     best = max(sorted(means), key=lambda name: sign * means[name])
     bold = {best}
     for name in means:
-        difference = paired_difference(cells[name], cells[best], generator=np.random.default_rng(0))
+        difference = paired_difference(cells[name], cells[best], test=False)
         if name == best or difference is None or difference.n < 2:
             continue
-        if difference.interval is None or difference.interval.covers(0.0):
+        if difference.interval is None:
+            same = difference.mean == 0
+        else:
+            same = difference.interval.covers(0.0)
+        if same:
             bold.add(name)
     return frozenset(bold)
 

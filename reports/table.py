@@ -45,29 +45,35 @@ class Table:
     Attributes:
         name: file name without ending.
         title: heading, in a few words.
+        context: what all runs of the table share.
         caption: what the numbers are.
         header: one entry a column.
         rows: items; the first of each row is its heading.
         notes: printed below.
         records: the same content for machines, one mapping a line with equal keys.
-        leading: number of first columns that hold text and are aligned left.
+        folded: whether the page shows it on demand only.
     """
 
     name: str
     title: str
+    context: str
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[Item, ...], ...]
     notes: tuple[str, ...] = ()
     records: tuple[Mapping[str, Value], ...] = field(default=(), repr=False)
-    leading: int = 1
+    folded: bool = False
+
+    def holds_words(self, index: int) -> bool:
+        """Whether a column holds text only, so that it is set flush left."""
+        return index == 0 or not any(row[index].sort is not None for row in self.rows)
 
 
 def to_markdown(table: Table) -> str:
     """GitHub's Markdown with title, caption and notes."""
-    lines = [f"### {_md(table.title)}", "", _md(table.caption), ""]
+    lines = [f"### {_md(table.title)}", "", f"{_md(table.context)}. {_md(table.caption)}", ""]
     lines.append("| " + " | ".join(_md(text) for text in table.header) + " |")
-    marks = [":---" if i < table.leading else "---:" for i in range(len(table.header))]
+    marks = [":---" if table.holds_words(i) else "---:" for i in range(len(table.header))]
     lines.append("| " + " | ".join(marks) + " |")
     for row in table.rows:
         cells = [f"**{_md(item.printed)}**" if item.bold else _md(item.printed) for item in row]
@@ -87,8 +93,8 @@ _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "±": r"$\pm$", "−": r"$-$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--",  # noqa: RUF001
-    "×": r"$\times$", "[": "{[}", "]": "{]}",  # noqa: RUF001 - [ after \\ would be an option
+    "±": r"$\pm$", "−": r"$-$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--",
+    "×": r"$\times$", "[": "{[}", "]": "{]}",
 }  # fmt: skip
 
 
@@ -99,12 +105,12 @@ def tex_escape(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     """A `table` environment for the packages booktabs; notes below in small print."""
-    columns = "".join("l" if i < table.leading else "r" for i in range(len(table.header)))
+    columns = "".join("l" if table.holds_words(i) else "r" for i in range(len(table.header)))
     lines = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{tex_escape(f'{table.title}. {table.caption}')}}}",
+        rf"\caption{{{tex_escape(f'{table.title}. {table.context}. {table.caption}')}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",

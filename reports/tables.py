@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from reports import stats, words
 from reports.analysis import CellStats, GroupStats
 from reports.costs import cost
-from reports.groups import Cell, Column, commands
+from reports.groups import Cell, Column, missing_command
 from reports.parts import EMPTY, SPREAD, reference, sample_item, sample_record, titled
 from reports.published import published_numbers
 from reports.rows import BASELINE, MetricInfo
@@ -53,7 +53,7 @@ def quality(table: GroupStats) -> Table:
     if bold:
         notes.append(
             "Bold: not distinguishable from the best of the column (the paired 95 % t-interval of "
-            "the difference to it covers 0, or all differences are equal); needs two seeds, all "
+            "the difference to it covers 0, or all values are the same); needs two seeds, all "
             "seeds done, and another variant to compare with."
         )
     caption = f"{shared}. {SPREAD}" if shared else SPREAD
@@ -68,7 +68,7 @@ def _averages(table: GroupStats, rows: Sequence[list[Item]]) -> list[str]:
             mean = sum(sample.mean for sample in samples if sample) / len(samples)
             row.append(Item(words.number(mean, 2), sort=mean))
         else:
-            row.append(Item("–", tone="muted"))  # noqa: RUF001 - an empty cell
+            row.append(Item("–", tone="muted"))
             omitted.append(variant)
     if not omitted:
         return []
@@ -140,7 +140,8 @@ def differences(table: GroupStats) -> Table | None:
     cells = table.comparisons()
     if not cells:
         return None
-    header = ("data set", "attention", "difference", "relative, %", "n", "p", "p Holm", "verdict")
+    tests = ("p", "p Holm") if table.tests else ()
+    header = ("data set", "attention", "difference", "relative, %", "n", *tests, "verdict")
     rows = []
     for cell in cells:
         assert cell.difference is not None
@@ -156,8 +157,7 @@ def differences(table: GroupStats) -> Table | None:
                 ),
                 Item(words.difference(relative, 2), sort=relative.mean) if relative else EMPTY,
                 Item(str(cell.difference.n), sort=cell.difference.n),
-                _p_item(cell.difference.p),
-                _p_item(cell.adjusted),
+                *((_p_item(cell.difference.p), _p_item(cell.adjusted)) if tests else ()),
                 Item(cell.verdict, tone=_TONES.get(cell.verdict, "")),
             ]
         )
@@ -191,7 +191,7 @@ def differences(table: GroupStats) -> Table | None:
         "t-interval."
     )
     title = f"Difference to {BASELINE}"
-    return titled(table, "difference", title, caption, header, rows, notes, leading=2)
+    return titled(table, "difference", title, caption, header, rows, notes)
 
 
 _TONES = {"better": "better", "worse": "worse"}
@@ -293,13 +293,13 @@ def _wide(
     ]
     notes = [f"{metric}: {info.note}" for metric, info in names.items() if info.note]
     header = ["data set", "attention", *header]
-    return titled(table, name, title, caption, header, rows, notes, records, leading=2)
+    return titled(table, name, title, caption, header, rows, notes, records, folded=True)
 
 
-def missing(tables: Sequence[GroupStats]) -> list[tuple[Cell, GroupStats, list[str]]]:
-    """Cells that more runs could fill, with the commands that run them."""
+def missing(tables: Sequence[GroupStats]) -> list[tuple[Cell, GroupStats, str]]:
+    """Cells that more runs could fill, with the command that does."""
     return [
-        (cell, table, commands(cell, table.group))
+        (cell, table, missing_command(cell, table.group))
         for table in tables
         for column in table.group.columns
         for cell in column.cells.values()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reports.stats import Difference, Interval, Sample
 
-MINUS = "−"  # noqa: RUF001 - the typographic minus, wide as a plus
+MINUS = "−"
 
 
 def number(value: float, decimals: int) -> str:

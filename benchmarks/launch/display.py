@@ -12,7 +12,13 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_COLOURS = {"done": "green", "diverged": "yellow", "skipped": "dim", "interrupted": "yellow"}
+_COLOURS = {
+    "done": "green",
+    "diverged": "yellow",
+    "skipped": "dim",
+    "interrupted": "yellow",
+    "again": "yellow",
+}
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,15 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24:02d} h"
 
 
+def headline(result: Mapping[str, Any]) -> str:
+    """Name and value of a result's primary metric, as far as the result tells."""
+    primary = result.get("primary_metric") or {}
+    value = (result.get("metrics") or {}).get(primary.get("name"))
+    if not isinstance(value, int | float):
+        return ""
+    return f"{primary['name']} {value:.4g} {primary.get('unit') or ''}".strip()
+
+
 def make_display(stream: IO[str] | None = None) -> LiveDisplay | PlainDisplay:
     """Live lines if `stream` (standard output) is a terminal that can move its cursor."""
     stream = sys.stdout if stream is None else stream
@@ -133,16 +148,16 @@ class LiveDisplay:
         from rich.console import Console
         from rich.live import Live
 
+        self._running: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._totals = Totals(0)
         self._console = Console(file=stream, highlight=False)
-        self._live = Live(
+        self._live = Live(  # draws once right here: the state above must be there
             console=self._console,
             get_renderable=self._render,
             refresh_per_second=4,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._running: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        self._totals = Totals(0)
 
     def open(self, totals: Totals) -> None:
         self._totals = totals
@@ -193,10 +208,10 @@ def _columns(event: Mapping[str, Any], seconds: float) -> tuple[str, str, str, s
             f"/{event['max_epochs']}" if event.get("max_epochs") else ""
         )
     metric = ""
-    if event.get("metric") and event.get("value") is not None:
+    if event.get("metric") and isinstance(event.get("value"), int | float):
         metric = f"{event['metric']} {event['value']:.4g}"
     pace = ""
-    if event.get("seconds_per_step") is not None:
+    if isinstance(event.get("seconds_per_step"), int | float):
         pace = f"{event['seconds_per_step']:.2g} s/step"
     left = event.get("seconds_left")
     clock = f"{duration(seconds)} so far" if left is None else f"{duration(left)} left"

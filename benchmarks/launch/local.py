@@ -11,18 +11,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
 from benchmarks.claims import Holder
-from benchmarks.launch.display import Display, Totals, duration, make_display
+from benchmarks.launch.display import Display, Totals, duration, headline, make_display
 from benchmarks.launch.estimate import Estimator, InProgress
 from benchmarks.launch.planned import LaunchError, PlannedRun, Summary, labels
 from benchmarks.launch.process import WorkerProcess
 from benchmarks.launch.signals import Signals
 from benchmarks.launch.worker import Offer, Outcome, Settings, is_settled
-from benchmarks.states import FINAL, RunKey
+from benchmarks.states import FINAL, OUTCOMES, RunKey
 from benchmarks.store import CorruptFileError, Run, Store, StoreWriteError
 
 _TICK_SECONDS = 0.2
@@ -74,7 +75,7 @@ class _Task:
     planned: PlannedRun
     run: Run
     label: str
-    attempts: int  # before this pool; an outcome of a later attempt is news
+    attempts: int  # finished ones before this pool; an outcome of a later one is news
     deaths: int = 0
     worker: WorkerProcess | None = None
     dead_holder: Holder | None = None
@@ -115,31 +116,32 @@ class _Session:
                     self._kill_late()
                     self._display.totals(self._totals())
         finally:
-            for worker in self._workers:
-                worker.stop()
+            self._stop_workers()
             for worker in self._workers:
                 worker.close(_CLOSE_SECONDS)
             self._display.close()
         if self._store_error is not None:
             raise StoreWriteError(self._store_error)
-        if self._signals.count:
-            self._display.notice(
-                f"Interrupted with {self._totals().words()}. Give the same command again to "
-                "continue: what is done stays done, the rest goes on from its last checkpoint."
-            )
         for task in self._tasks.values():
             self._states[task.planned.key] = task.run.check()["state"]
+        left = sum(state not in OUTCOMES for state in self._states.values())
+        if left:
+            self._display.notice(
+                f"Interrupted with {left} of {len(self._planned)} runs left. Give the same command "
+                "again to continue: what is done stays done, the rest goes on from its last "
+                "checkpoint."
+            )
         return Summary(
             states={key: self._states[key] for key in self._planned},
             reasons=self._reasons,
             executed=self._executed,
             seconds=time.monotonic() - begin,
-            interrupted=self._signals.count > 0,
+            interrupted=left > 0,
         )
 
     @property
     def _stopping(self) -> bool:
-        return self._signals_obeyed > 0 or self._store_error is not None
+        return self._signals.count > 0 or self._store_error is not None
 
     def _prepare(self) -> None:
         self._pool.store.check_writable()
@@ -155,7 +157,9 @@ class _Session:
                 if status["reason"]:
                     self._reasons[key] = status["reason"]
             else:
-                self._tasks[key] = _Task(planned, run, names[key], status["attempts"])
+                # One that is under way elsewhere may yet fail there: that counts as news.
+                attempts = status["attempts"] - (status["state"] == "running")
+                self._tasks[key] = _Task(planned, run, names[key], attempts)
 
     def _obey_signals(self) -> None:
         if self._signals.count > self._signals_obeyed:
@@ -231,6 +235,7 @@ class _Session:
         for _ in range(min(free, waiting - starting)):
             settings = Settings(
                 root=self._pool.store.root.absolute(),
+                stale_seconds=self._pool.store.stale_seconds,
                 executor=self._pool.executor,
                 threads=self._pool.threads,
                 arguments=tuple(sys.argv),
@@ -305,7 +310,9 @@ class _Session:
                     raise LaunchError(
                         f"workers die while they start ({obituary}):\n{worker.last_words()}"
                     )
-            if task is not None:
+            if task is not None and self._store_error is not None:
+                self._release(task)  # its worker has tried to say so; the store takes no more
+            elif task is not None:
                 begun = worker.started is not None
                 self._release(task)
                 if worker.killed_late:
@@ -362,7 +369,8 @@ class _Session:
             self._reasons[key] = outcome.reason
         note = outcome.reason or ""
         if outcome.state == "done":
-            note = _primary_metric(task.run)
+            with suppress(CorruptFileError):
+                note = headline(task.run.result() or {})
         if outcome.executed:
             self._executed += 1
             if outcome.state == "done":
@@ -389,16 +397,3 @@ class _Session:
             elsewhere=sum(task.elsewhere for task in self._tasks.values()),
             seconds_left=self._estimator.left(waiting, running, self._pool.workers),
         )
-
-
-def _primary_metric(run: Run) -> str:
-    """Name and value of a finished run's primary metric, as far as its result tells."""
-    try:
-        result = run.result() or {}
-    except CorruptFileError:
-        return ""
-    primary = result.get("primary_metric") or {}
-    value = (result.get("metrics") or {}).get(primary.get("name"))
-    if not isinstance(value, int | float):
-        return ""
-    return f"{primary['name']} {value:.4g} {primary.get('unit') or ''}".strip()

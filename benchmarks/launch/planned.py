@@ -38,7 +38,7 @@ class Summary:
         reasons: why, for those that have a reason.
         executed: how many runs this launcher brought to their state; the rest was found so.
         seconds: how long it worked.
-        interrupted: whether it was asked to stop before all was done.
+        interrupted: whether it was asked to stop before all had ended.
     """
 
     states: Mapping[RunKey, str]

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from benchmarks.config import LauncherConfig
 from benchmarks.estimate import Estimates
-from benchmarks.launch.local import LocalPool, PlannedRun
-from benchmarks.plan import Planned, pending
+from benchmarks.launch.local import LocalPool
+from benchmarks.launch.planned import PlannedRun
+from benchmarks.plan import Planned, pending, state_of
 from benchmarks.store import Store
 from domains.contract import DataUnavailable
 from domains.registry import load as load_domain
@@ -22,30 +23,34 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     Runs whose data are not here are left out, and named; the others are executed.
 
     Returns:
-        0 if every run is done, 1 if some ended otherwise, 3 if data were missing.
+        0 if every run is done, 1 if some ended otherwise or wait, 3 if data were missing.
+
+    Raises:
+        StoreError: the store cannot be written.
+        LaunchError: workers cannot be started.
     """
-    console = Console(stderr=False, highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
     todo = pending(runs, store, retry)
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
     if todo:
-        estimates = Estimates(store)
-        LocalPool(store, **_pool_options(todo[0].launcher)).run(
-            [
-                PlannedRun(
-                    planned.key,
-                    planned.config.to_dict(),
-                    estimates.seconds(
-                        planned.key, planned.config.recipe.name, planned.config.budget.name
-                    ),
-                )
-                for planned in todo
-            ]
-        )
+        _pool(todo[0].launcher, store, retry).run(_estimated(todo, store))
     if missing:
         return 3
-    states = {store.run(planned.key).status()["state"] for planned in runs}
+    states = {state_of(store.run(planned.key)) for planned in runs}
     return 0 if states <= {"done", "skipped"} else 1
+
+
+def _estimated(todo: Sequence[Planned], store: Store) -> list[PlannedRun]:
+    estimates = Estimates(store)
+    return [
+        PlannedRun(
+            planned.key,
+            planned.config.to_dict(),
+            estimates.seconds(planned.key, planned.config.recipe.name, planned.config.budget.name),
+        )
+        for planned in todo
+    ]
 
 
 def _with_data(todo: Sequence[Planned], console: Console) -> tuple[list[Planned], bool]:
@@ -65,15 +70,17 @@ def _with_data(todo: Sequence[Planned], console: Console) -> tuple[list[Planned]
     return ready, any(problems.values())
 
 
-def _pool_options(launcher: LauncherConfig) -> dict[str, object]:
+def _pool(launcher: LauncherConfig, store: Store, retry: Sequence[str]) -> LocalPool:
     workers = launcher.workers
     if workers == "auto":
         workers = max(1, len(os.sched_getaffinity(0)) // launcher.threads)
     elif not isinstance(workers, int) or workers < 1:
         raise ValueError(f"launcher.workers={workers!r} must be 'auto' or a positive number")
-    return {
-        "workers": workers,
-        "threads": launcher.threads,
-        "max_attempts": launcher.max_attempts,
-        "time_limit": launcher.time_limit_s,
-    }
+    return LocalPool(
+        store,
+        workers=workers,
+        threads=launcher.threads,
+        max_attempts=launcher.max_attempts,
+        time_limit=launcher.time_limit_s,
+        retry=retry,
+    )

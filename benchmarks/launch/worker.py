@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import io
+import json
 import os
 import queue
 import select
@@ -45,12 +47,14 @@ class Settings:
 
     Attributes:
         root: the store.
+        stale_seconds: of the store.
         executor: `module:function`.
         threads: CPU threads of a run.
         arguments: command line of the program, for the provenance.
     """
 
     root: Path
+    stale_seconds: float
     executor: str
     threads: int
     arguments: tuple[str, ...]
@@ -142,7 +146,8 @@ def perform(
                 seconds = time.monotonic() - begin
                 ended.details["seconds"] = round(seconds, 3)
                 run.set_status(ended.state, ended.reason, **ended.details)
-                print(f"=== {ended.state}{': ' if ended.reason else ''}{ended.reason or ''}")
+                with suppress(OSError):
+                    print(f"=== {ended.state}{': ' if ended.reason else ''}{ended.reason or ''}")
         except ClaimLostError:
             return Outcome(None)
         except StoreWriteError:
@@ -180,9 +185,8 @@ def _call(
         raise
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        if (cause := full_disk(error)) is not None:
-            with writing(run.path / "checkpoints"):
-                raise cause from error
+        if (full := full_disk(error, run.path / "checkpoints")) is not None:
+            raise full from error
         state = "oom" if _is_out_of_memory(error) else "failed"
         reason = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
         tail = "".join(traceback.format_exception(error))[-_TRACEBACK_LENGTH:]
@@ -212,7 +216,8 @@ def captured(path: Path, title: str) -> Iterator[None]:
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)
-        print(f"=== {datetime.now().astimezone().isoformat(timespec='seconds')} {title}")
+        with suppress(OSError):  # of a full disk, whatever needs to be stored will tell
+            print(f"=== {datetime.now().astimezone().isoformat(timespec='seconds')} {title}")
         yield
     finally:
         _flush()
@@ -271,7 +276,15 @@ class _Channel:
         writable = select.select([], [self._connection], [], 0)[1]
         if now - self._reported >= _PROGRESS_SECONDS and writable:
             self._reported = now
-            self.send("progress", event)
+            self.send("progress", json.loads(json.dumps(event, default=_plain)))
+
+
+def _plain(value: Any) -> float | str:
+    """A number of some library, which the parent need not import, as Python's own."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def main(descriptor: int) -> None:
@@ -280,6 +293,9 @@ def main(descriptor: int) -> None:
     settings: Settings = connection.recv()
     channel = _Channel(connection)
     sys.argv[:] = settings.arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a killed run has then said all it had to say
+            stream.reconfigure(line_buffering=True)
     faulthandler.enable()  # a crash in native code leaves its Python stack in the run's log
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: channel.end())
@@ -289,7 +305,7 @@ def main(descriptor: int) -> None:
         channel.send("unusable", traceback.format_exc())
         return
     threading.Thread(target=channel.listen, name="listener", daemon=True).start()
-    store = Store(settings.root)
+    store = Store(settings.root, stale_seconds=settings.stale_seconds)
     channel.send("ready")
     while (offer := channel.offers.get()) is not None and not channel.stop.is_set():
         try:

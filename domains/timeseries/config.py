@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from domains.contract import RecipeConfig
+from domains.contract import DomainSpec, Protocol, RecipeConfig
 
-__all__ = ["DatasetConfig", "ModelConfig", "RecipeConfig"]
+__all__ = ["ON_TEST", "SPEC", "DatasetConfig", "ModelConfig", "RecipeConfig"]
 
 
 @dataclass
@@ -50,9 +50,9 @@ class DatasetConfig:
     folds: int = 0
     validation: float = 0.2
     instance_norm: bool = False
-    sha256: dict[str, str] = field(default_factory=dict)
-    source: str = ""
-    licence: str = "not stated by the archive"
+    sha256: dict[str, str] = field(default_factory=dict, metadata={"identity": False})
+    source: str = field(default="", metadata={"identity": False})
+    licence: str = field(default="not stated by the archive", metadata={"identity": False})
 
     def __post_init__(self) -> None:
         if self.folds == 1 or self.folds < 0:
@@ -113,3 +113,23 @@ class ModelConfig:
     def name(self) -> str:
         """Key of the model in the store and in tables of published numbers."""
         return f"transformer_{self.readout}"
+
+
+ON_TEST = "selected on the test split"
+
+SPEC = DomainSpec(
+    schema={"dataset": DatasetConfig, "model": ModelConfig, "recipe": RecipeConfig},
+    protocols={
+        "holdout": Protocol(
+            "holdout",
+            1,
+            "epoch chosen on held-out training series, statistics from training, padding masked",
+        ),
+        "tslib": Protocol(
+            "tslib",
+            1,
+            "TSLib's published rule: epoch chosen on the test split, an upper bound",
+            note=ON_TEST,
+        ),
+    },
+)

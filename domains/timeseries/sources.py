@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from domains.contract import DataCorrupt, DataKind, DataUnavailable
+from domains.contract import DataCorrupt, DataKind, DataSource, DataUnavailable
 from domains.timeseries.config import DatasetConfig
 from domains.timeseries.ts_format import TsFile, read_ts
 
@@ -99,14 +99,24 @@ def _sktime_data() -> Path | None:
     return Path(spec.submodule_search_locations[0], "datasets", "data")
 
 
-def require(name: str) -> None:
-    """Check within a second that a set is here or that its archive answers.
+def require(config: DatasetConfig) -> DataSource:
+    """Say where a set will be read from: files that are here, or the archive if it answers.
 
     Raises:
         DataUnavailable: neither; the message says which files to put where.
     """
-    if locate(name) is None and not _reachable(timeout=0.7):
-        raise DataUnavailable(_how_to_supply(name, "the archive does not answer"))
+    files = locate(config.name)
+    if files is None:
+        if not _reachable(timeout=0.7):
+            raise DataUnavailable(_how_to_supply(config.name, "the archive does not answer"))
+        return DataSource(None, f"to be fetched from {ARCHIVE_URL.format(name=config.name)}")
+    if not config.sha256:
+        return DataSource(None, files.source)
+    same = all(
+        sha256(path) == config.sha256[split]
+        for split, path in zip(SPLITS, (files.train, files.test), strict=True)
+    )
+    return DataSource("real" if same else "sample", files.source)
 
 
 def _reachable(timeout: float) -> bool:

@@ -31,6 +31,7 @@ def execute(
     mode = config["mode"]
     note(config, f"begin {run.key.seed} {mode}")
     if mode == "fail":
+        time.sleep(config.get("seconds", 0.0))
         raise KeyError("no such thing")
     if mode == "oom":
         raise MemoryError("for 10 GB")
@@ -50,7 +51,9 @@ def execute(
         ctypes.CDLL(None).printf(b"from native code, ")
         os.system("echo from a child")
     if mode == "threads":
-        print(f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} process {os.getpid()}")
+        import torch
+
+        print(f"{torch.get_num_threads()} thread, process {os.getpid()}, of {sys.argv[0]}")
 
     checkpoint = run.path / "checkpoints" / "last.json"
     state = {"epoch": 0, "value": str(run.key.seed)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -39,8 +40,8 @@ HOLDER = """
 import sys, time
 from benchmarks.store import RunKey, Store
 
-run = Store(sys.argv[1]).run(RunKey("toy", "parity", "quest", "0123456789ab", 0))
-claim = run.claim(beat_seconds=0.05)
+run = Store(sys.argv[1], stale_seconds=0.6).run(RunKey("toy", "parity", "quest", "0123456789ab", 0))
+claim = run.claim()
 run.set_status("running")
 print("held", flush=True)
 time.sleep(60)
@@ -109,7 +110,7 @@ def test_never_two_inside(tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    store = Store(tmp_path)
+    store = Store(tmp_path, stale_seconds=0.24)  # a heartbeat every 20 ms
     store.prepare(KEY, {})
     return store
 
@@ -159,10 +160,15 @@ def test_a_suspended_holder_is_inherited_from_and_stops(
         time.sleep(0.05)
     assert 0.8 < time.monotonic() - start < 5
     time.sleep(0.1)  # our own first beat
-    before = holder_of(folder)
+    ours = holder_of(folder)
+    assert ours is not None
     holder.send_signal(signal.SIGCONT)
-    time.sleep(0.3)  # several of its beats
-    assert holder_of(folder) == before, "a lost claim was written to"
+    for _ in range(30):  # several of its beats
+        time.sleep(0.01)
+        seen = holder_of(folder)
+        assert seen is not None
+        assert seen.name == ours.name
+        assert json.loads(seen.content)["pid"] == os.getpid(), "a lost claim was written to"
     claim.check()
     claim.release()
     assert not folder.exists()
@@ -170,7 +176,7 @@ def test_a_suspended_holder_is_inherited_from_and_stops(
 
 def test_a_lost_claim_is_noticed_and_writes_are_refused(store: Store) -> None:
     run = store.run(KEY)
-    claim = run.claim(beat_seconds=0.02)
+    claim = run.claim()
     assert claim is not None
     heir = Store(store.root).run(KEY).claim(presumed_dead=run.holder())
     assert heir is not None
@@ -195,7 +201,7 @@ def test_a_lost_claim_is_noticed_and_writes_are_refused(store: Store) -> None:
 
 def test_presumed_dead_holder_that_beat_since_is_left_alone(store: Store) -> None:
     run = store.run(KEY)
-    claim = run.claim(beat_seconds=0.02)
+    claim = run.claim()
     assert claim is not None
     with claim:
         seen = run.holder()

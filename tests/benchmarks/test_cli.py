@@ -40,7 +40,7 @@ def test_missing_data_are_code_3_and_the_rest_is_run(
     monkeypatch.delenv("DATA_DIR", raising=False)
     code = cli.main(["plan", "dataset=Heartbeat", "attention=standard", "seed=0"])
     assert code == 0, "planning needs no data"
-    monkeypatch.setattr("domains.timeseries.sources.can_download", lambda: False)
+    monkeypatch.setattr("domains.timeseries.sources._reachable", lambda timeout: False)
     assert cli.main(["run", "dataset=Heartbeat", "attention=standard", "seed=0"]) == 3
     assert "Heartbeat_TRAIN.ts" in capsys.readouterr().out
 

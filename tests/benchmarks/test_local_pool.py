@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -28,12 +30,13 @@ import json, sys
 from benchmarks.launch.local import LocalPool, PlannedRun
 from benchmarks.store import RunKey, Store
 
-root, workers, plan = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+root, workers, plan, stale = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
 planned = [
     PlannedRun(RunKey("toy", "parity", "quest", "0123456789ab", config["seed"]), config)
     for config in plan
 ]
-pool = LocalPool(Store(root), workers, 1, executor="tests.benchmarks.fake_executor:execute")
+store = Store(root, stale_seconds=float(stale))
+pool = LocalPool(store, workers, 1, executor="tests.benchmarks.fake_executor:execute")
 summary = pool.run(planned)
 print(json.dumps({"counts": summary.counts, "executed": summary.executed,
                   "interrupted": summary.interrupted}))
@@ -62,12 +65,20 @@ class Bench:
             )
             return pool.run([PlannedRun(key(config["seed"]), config) for config in configs])
 
-    def program(self, configs: list[dict[str, Any]], workers: int = 1) -> subprocess.Popen[str]:
+    def program(
+        self,
+        configs: list[dict[str, Any]],
+        workers: int = 1,
+        stdout: int = subprocess.PIPE,
+        **environment: str,
+    ) -> subprocess.Popen[str]:
         """The pool in a program of its own, which can be killed."""
+        arguments = [str(workers), json.dumps(configs), str(self.store.stale_seconds)]
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, self.store.root, str(workers), json.dumps(configs)],
-            stdout=subprocess.PIPE,
+            [sys.executable, "-c", PROGRAM, self.store.root, *arguments],
+            stdout=stdout,
             text=True,
+            env={**os.environ, **environment},
         )
 
     def executed(self) -> list[str]:
@@ -127,8 +138,11 @@ def test_runs_are_done_once(bench: Bench) -> None:
 def test_a_worker_is_used_again_and_told_its_threads(bench: Bench) -> None:
     bench.run([bench.config(seed, "threads") for seed in range(3)])
     logs = [(bench.get(seed).path / "log.txt").read_text() for seed in range(3)]
-    processes = {line for log in logs for line in log.splitlines() if "OMP_NUM_THREADS=1" in line}
-    assert len(processes) == 1
+    lines = {line for log in logs for line in log.splitlines() if "thread, process" in line}
+    assert len(lines) == 1
+    line = lines.pop()
+    assert line.startswith("1 thread, process ")
+    assert line.endswith(f", of {sys.argv[0]}"), "provenance would tell another command"
 
 
 def test_final_states_are_repeated_only_when_asked(bench: Bench) -> None:
@@ -220,6 +234,16 @@ def test_executor_that_cannot_be_imported(bench: Bench) -> None:
             pool.run([PlannedRun(key(0), bench.config(0))])
 
 
+def test_workers_that_die_while_they_start(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deadly.py").write_text("import os\nprint('no driver')\nos.abort()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    pool = LocalPool(bench.store, 2, 1, "deadly:execute", display=PlainDisplay(sys.stdout))
+    with pytest.raises(LaunchError, match=r"signal 6(.|\n)*no driver"):
+        pool.run([PlannedRun(key(seed), bench.config(seed)) for seed in range(2)])
+
+
 # Two runners, dead runners
 
 
@@ -247,6 +271,15 @@ def test_a_runner_waits_for_what_another_is_doing(bench: Bench) -> None:
     assert "by another runner" in bench.output.read_text()
     assert said(other)[1]["executed"] == 1
     assert bench.executed() == ["begin 0 ok", "end 0 ok"]
+
+
+def test_a_failure_elsewhere_that_was_under_way_counts(bench: Bench) -> None:
+    configs = [bench.config(0, "fail", seconds=1.0)]
+    other = bench.program(configs)
+    until(lambda: bench.state(0) == "running")
+    assert bench.run(configs).executed == 0
+    assert said(other)[1]["counts"] == {"failed": 1}
+    assert bench.executed() == ["begin 0 fail"]
 
 
 def test_a_killed_runner_is_taken_over_at_once_with_the_same_numbers(bench: Bench) -> None:
@@ -289,12 +322,52 @@ def test_everything_killed_at_once_resumes(bench: Bench) -> None:
     bench.assert_done(0, 4)
 
 
+def test_killed_again_and_again_it_reaches_the_same_numbers(bench: Bench) -> None:
+    chance = random.Random(0)
+    config = bench.config(0, epochs=12, seconds=0.03)
+    end = threading.Event()
+
+    def kill() -> None:
+        while not end.wait(chance.uniform(0.1, 0.35)):
+            holder = bench.get(0).holder()
+            if holder is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(holder.name.split("-")[2]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        summary = bench.run([config], max_attempts=1000)
+    finally:
+        end.set()
+        killer.join()
+    assert summary.counts == {"done": 1}
+    bench.assert_done(0, 12)
+    assert bench.get(0).status()["attempts"] > 2
+
+
+def test_a_suspended_worker_loses_its_run_and_gives_in(bench: Bench) -> None:
+    bench.store = Store(bench.store.root, stale_seconds=1.0)
+    config = bench.config(0, epochs=3, seconds=0.4)
+    runner = bench.program([config])
+    until(lambda: len(bench.get(0).metrics()) >= 1)
+    pid = bench.get(0).status()["details"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert bench.run([config]).executed == 1
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert said(runner)[1] == {"counts": {"done": 1}, "executed": 0, "interrupted": False}
+    bench.assert_done(0, 3)
+    assert bench.executed() == ["begin 0 ok", "begin 0 ok", "end 0 ok"]
+
+
 # Signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_stop(bench: Bench, number: signal.Signals) -> None:
-    configs = [bench.config(seed, epochs=4, seconds=0.5) for seed in range(3)]
+    configs = [bench.config(seed, epochs=4, seconds=0.3) for seed in range(3)]
     runner = bench.program(configs, workers=2)
     until(lambda: bench.state(0) == bench.state(1) == "running")
     runner.send_signal(number)

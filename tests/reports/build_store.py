@@ -74,11 +74,13 @@ def write_run(root: Path, spec: RunSpec) -> Path:
     config = {
         "domain": spec.domain,
         "dataset": {"name": spec.dataset, "version": "1"},
-        "model": {"name": spec.model, "width": 128},
+        "model": {"width": 128},
         "protocol": spec.protocol,
         "recipe": {"name": spec.recipe, "optimizer": {"lr": 0.001}},
         "budget": {"name": spec.budget},
         "attention": {"name": spec.attention, "options": spec.options},
+        "trainer": {"precision": "32-true", "devices": 1},
+        "synthetic": spec.kind == "synthetic",
         **spec.overrides,
         "seed": spec.seed,
     }

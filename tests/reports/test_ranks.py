@@ -58,7 +58,7 @@ def test_tasks_needed_is_where_the_first_holm_step_can_reject(variants: int, tas
     assert 2 / 2**tasks * pairs <= 0.05 < 2 / 2 ** (tasks - 1) * pairs
 
 
-@pytest.mark.parametrize("n", [3, 6, 10, 15])
+@pytest.mark.parametrize("n", [3, 6, 10, 15, 40])
 def test_wilcoxon_is_scipys_exact(n: int) -> None:
     values = np.random.default_rng(n).normal(0.5, 1, n)
     assert ranks.wilcoxon_p(values) == pytest.approx(

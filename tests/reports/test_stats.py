@@ -98,7 +98,9 @@ def test_sign_flip_counts_ties_that_rounding_hides() -> None:
     )
 
 
-@pytest.mark.parametrize(("n", "p"), [(6, 0.03125), (8, 0.0078125), (20, 2 / 2**20)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(6, 0.03125), (8, 0.0078125), (20, 2 / 2**20), (32, 2 / 2**32)]
+)
 def test_smallest_reachable_p(n: int, p: float) -> None:
     assert stats.sign_flip_p(np.arange(1, n + 1)) == p == stats.smallest_reachable_p(n)
 
@@ -108,7 +110,7 @@ def test_no_test_below_six_pairs() -> None:
 
 
 def test_many_pairs_are_sampled_with_the_callers_generator() -> None:
-    values = np.random.default_rng(1).normal(0.4, 1, 30)
+    values = np.random.default_rng(1).normal(0.4, 1, 40)
     with pytest.raises(ValueError, match="generator"):
         stats.sign_flip_p(values)
     p = stats.sign_flip_p(values, generator=np.random.default_rng(0))

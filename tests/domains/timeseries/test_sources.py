@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_set_without_checksum_is_judged_by_its_sizes(data_dir):
 
 
 def test_missing_set_without_network_says_which_file_to_put_where(data_dir, offline):
-    for attempt in (lambda: sources.require("Made"), lambda: sources.load(made_config())):
+    for attempt in (lambda: sources.require(made_config()), lambda: sources.load(made_config())):
         with pytest.raises(DataUnavailable) as error:
             attempt()
         assert "Made_TRAIN.ts and Made_TEST.ts into a folder Made/" in str(error.value)
@@ -126,10 +127,17 @@ def test_missing_set_without_network_says_which_file_to_put_where(data_dir, offl
 
 
 def test_unanswered_name_look_up_does_not_hang(data_dir, monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *a, **k: time.sleep(5))
+    finished = threading.Event()
+
+    def hang(*args, **kwargs):
+        finished.wait()
+        raise OSError("name look-up failed")
+
+    monkeypatch.setattr(socket, "create_connection", hang)
     start = time.perf_counter()
     with pytest.raises(DataUnavailable):
-        sources.require("Made")
+        sources.require(made_config())
+    finished.set()
     assert time.perf_counter() - start < 1.5
 
 

@@ -1,0 +1,74 @@
+"""Seeds, batch order and dropout that all domains may use."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from domains.common.dropout import Dropout, dropout
+from domains.common.samplers import SequentialBatches, ShuffledBatches
+from domains.common.seeds import derive
+
+
+def test_seeds_differ_by_seed_and_purpose_and_stay():
+    seeds = [derive(s, *p) for s in (0, 1) for p in ((), ("order",), ("order", 1), ("order", "1"))]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derive(0, "order", 1) == 8444176558443591710
+
+
+def test_shuffled_batches_are_a_function_of_seed_and_epoch():
+    def order(seed: int, epoch: int) -> list[int]:
+        sampler = ShuffledBatches(10, 4, seed)
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert [len(b) for b in batches] == [4, 4, 2]
+        assert len(sampler) == 3
+        return torch.cat(batches).tolist()
+
+    torch.manual_seed(0)
+    first = order(0, 5)
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    assert order(0, 5) == first
+    assert sorted(first) == list(range(10))
+    assert order(0, 6) != first
+    assert order(1, 5) != first
+    torch.manual_seed(0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_sequential_batches():
+    assert [b.tolist() for b in SequentialBatches(5, 2)] == [[0, 1], [2, 3], [4]]
+    assert len(SequentialBatches(5, 2)) == 3
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_has_the_rate_and_keeps_the_mean(rate):
+    torch.manual_seed(0)
+    x = torch.ones(400, 1001)
+    out = dropout(x, rate)
+    kept = out.ne(0)
+    assert kept.float().mean().item() == pytest.approx(1 - rate, abs=0.005)
+    torch.testing.assert_close(
+        out[kept], torch.full_like(out[kept], 1 / (1 - rate)), rtol=1e-3, atol=0
+    )
+    assert out.mean().item() == pytest.approx(1.0, abs=0.02)
+    # Neighbours share a random word and must not share their fate.
+    both = (kept[:, 1:] & kept[:, :-1]).float().mean().item()
+    assert both == pytest.approx((1 - rate) ** 2, abs=0.01)
+
+
+def test_dropout_passes_gradients_where_it_kept():
+    x = torch.ones(50, 3, dtype=torch.float64, requires_grad=True)
+    out = dropout(x, 0.3)
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, out.detach())
+
+
+def test_dropout_is_the_identity_outside_training_and_at_rate_zero():
+    x = torch.randn(5, 5)
+    assert Dropout(0.0)(x) is x
+    assert Dropout(0.5).eval()(x) is x
+    with pytest.raises(ValueError, match="dropout rate"):
+        Dropout(1.0)
