@@ -9,16 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
+from .normalize import widen
+from .recompute import RecomputedAttention
 from .variant import Call, Prepared
 
-STORED_SCORES_LIMIT = 2**22
-"""Scores (B x H x Nq x Nk) up to which the path that stores them is taken where the fused CPU
-kernel cannot be used."""
-
-BLOCK_SCORES = 2**20
-"""Scores of one block of query rows on the path that recomputes them."""
+STORED_SCORES_LIMIT = 2**18
+"""Scores (B x H x Nq x Nk) up to which PyTorch's path that stores them is taken where its fused
+CPU kernel cannot be used: 1 MB in float32. Measured (one core, dropout, forward and backward), the
+recomputing path takes about the same time there and half of it at 2**25 scores."""
 
 
 def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
@@ -40,13 +39,13 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
         return functional.scaled_dot_product_attention(
             q, k, v, mask, dropout_p=dropout, is_causal=by_flag, scale=scale
         )
-    mask = attention_mask(prepared, call, causal=call.causal)
-    num_scores = q.shape[:-1].numel() * k.shape[-2]
-    if num_scores <= STORED_SCORES_LIMIT:
+    if q.shape[:-1].numel() * k.shape[-2] <= STORED_SCORES_LIMIT:
+        mask = attention_mask(prepared, call, causal=call.causal)
         return functional.scaled_dot_product_attention(
             q, k, v, mask, dropout_p=dropout, scale=scale
         )
-    return _attend_in_blocks(prepared, mask, dropout)
+    out: Tensor = _attend_recomputing(prepared, call, dropout)
+    return out
 
 
 def masked_logits(prepared: Prepared, call: Call) -> Tensor:
@@ -106,39 +105,22 @@ def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
     return not (dropout > 0.0 or bias_learns or prepared.v.shape[-1] != prepared.q.shape[-1])
 
 
-def _attend_in_blocks(prepared: Prepared, mask: Tensor | None, dropout: float) -> Tensor:
-    """Blocks of query rows, each recomputed in the backward pass instead of stored."""
-    q, k, v, scale = prepared
-    nq = q.shape[-2]
-    rows = max(1, BLOCK_SCORES // (q.shape[:-2].numel() * k.shape[-2]))
-    blocks = []
-    for start in range(0, nq, rows):
-        part = mask
-        if mask is not None and mask.dim() >= 2 and mask.shape[-2] == nq:
-            part = mask[..., start : start + rows, :]
-        blocks.append(
-            checkpoint(
-                _attend_block,
-                q[..., start : start + rows, :],
-                k,
-                v,
-                part,
-                scale,
-                dropout,
-                use_reentrant=False,
-            )
-        )
-    return torch.cat(blocks, dim=-2)
-
-
-def _attend_block(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float
-) -> Tensor:
-    weights = probabilities_of(add_mask(q @ k.mT * scale, mask))
-    return functional.dropout(weights, dropout) @ v
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend_recomputing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
+    dtype = prepared.q.dtype
+    wide = Prepared(widen(prepared.q), widen(prepared.k), widen(prepared.v), prepared.scale)
+    mask = attention_mask(wide, call, causal=call.causal)
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.dim())]
+    seed = int(torch.randint(2**62, (), device="cpu")) if dropout > 0.0 else 0
+    out: Tensor = RecomputedAttention.apply(  # type: ignore[no-untyped-call]
+        wide.q, wide.k, wide.v, mask, wide.scale, dropout, seed
+    )
+    return out.to(dtype)
 
 
 def add_mask(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits with the mask of :func:`attention_mask`, -inf where a query does not see a key."""
     if mask is None:
         return logits
     if mask.dtype == torch.bool:

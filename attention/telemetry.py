@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from . import kernels
 from .core import AttentionCore
 from .normalize import widen
+from .recompute import BLOCK_SCORES
 from .variant import Call, Prepared
 
 MODES = ("sampled", "exact")
@@ -172,7 +173,7 @@ class Recorder:
         else:
             rows = torch.linspace(0, nq - 1, self._rows, device=device).round().long()
         keys = widen(prepared.k).mT
-        block = max(1, kernels.BLOCK_SCORES // (prepared.q.shape[:-2].numel() * nk))
+        block = max(1, BLOCK_SCORES // (prepared.q.shape[:-2].numel() * nk))
         for part in torch.split(rows, block):
             logits = widen(prepared.q.index_select(-2, part)) @ keys * prepared.scale
             mask = kernels.attention_mask(prepared, call, causal=call.causal, rows=part)

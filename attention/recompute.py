@@ -1,0 +1,140 @@
+"""Attention on a CPU that recomputes its scores, for what the fused CPU kernel cannot do.
+
+With dropout, a bias that learns, or values of another width, PyTorch's CPU path stores several
+tensors of the size of all scores. This one goes over blocks of them, stores none, and computes
+each block again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK_SCORES = 2**18
+"""Scores of a block: 1 MB in float32, so that its temporaries stay in a core's cache."""
+
+
+class RecomputedAttention(torch.autograd.Function):
+    """dropout(softmax(scale q k^T + mask)) v, zeros for a query that sees no key.
+
+    The dropout mask M (0 or 1) is drawn again in the backward pass from the seed. With P the
+    weights and s = 1 / (1 - dropout):
+
+        O = s (P M) V              dV = s (P M)^T dO
+        dS = P (s M (dO V^T) - rowsum(dO O))     dQ = scale dS K     dK = scale dS^T Q
+
+    Arguments: q (B, H, Nq, D), k (B, H, Nk, D), v (B, H, Nk, Dv); mask of four axes, each of full
+    length or one, bool (True = visible) or float to be added, or None; scale; dropout; seed.
+    """
+
+    @staticmethod
+    def forward(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        dropout: float,
+        seed: int,
+    ) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        batch_size, heads, nq, _ = q.shape
+        out = v.new_empty(batch_size, nq, heads, v.shape[-1]).transpose(1, 2)
+        with torch.autocast("cpu", enabled=False):
+            for batch, rows in _blocks(q, k):
+                weights, hidden = _weights(q[batch, :, rows], k[batch], mask, scale, batch, rows)
+                if dropout:
+                    weights.mul_(draw_kept(weights.shape, dropout, generator))
+                part = (weights @ v[batch]).mul_(1.0 / (1.0 - dropout))
+                out[batch, :, rows] = part if hidden is None else part.masked_fill_(hidden, 0.0)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        q, k, v, mask, *ctx.numbers = inputs
+        ctx.save_for_backward(q, k, v, mask, output)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, out = ctx.saved_tensors
+        scale, dropout, seed = ctx.numbers
+        generator = torch.Generator().manual_seed(seed)
+        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        grad_mask = torch.zeros_like(mask) if ctx.needs_input_grad[3] else None
+        with torch.autocast("cpu", enabled=False):
+            for batch, rows in _blocks(q, k):
+                weights, hidden = _weights(q[batch, :, rows], k[batch], mask, scale, batch, rows)
+                grad_out = grad[batch, :, rows]
+                if hidden is not None:
+                    grad_out = grad_out.masked_fill(hidden, 0.0)
+                along = (grad_out * out[batch, :, rows]).sum(-1, keepdim=True)
+                grad_out = grad_out * (1.0 / (1.0 - dropout))
+                grad_weights = grad_out @ v[batch].mT
+                dropped = weights
+                if dropout:
+                    kept = draw_kept(weights.shape, dropout, generator)
+                    grad_weights.mul_(kept)
+                    dropped = weights * kept
+                grad_v[batch] += dropped.mT @ grad_out
+                grad_scores = grad_weights.sub_(along).mul_(weights)
+                grad_q[batch, :, rows] = (grad_scores @ k[batch]).mul_(scale)
+                grad_k[batch] += (grad_scores.mT @ q[batch, :, rows]).mul_(scale)
+                if grad_mask is not None:
+                    shared = _part(grad_mask, batch, rows)
+                    shared += grad_scores.sum_to_size(shared.shape)
+        return grad_q, grad_k, grad_v, grad_mask, None, None, None
+
+
+def draw_kept(shape: torch.Size, dropout: float, generator: torch.Generator) -> Tensor:
+    """Bool, False with probability `dropout` (to 2**-32).
+
+    Half of a 64-bit random integer each: a third of the time of `bernoulli_` on a CPU.
+    """
+    pairs = torch.empty((shape.numel() + 1) // 2, dtype=torch.int64)
+    draws = pairs.random_(-(2**63), None, generator=generator).view(torch.int32)
+    return (draws[: shape.numel()] >= round(dropout * 2**32) - 2**31).view(shape)
+
+
+def _blocks(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
+    """Slices of the batch and of the query rows of about :data:`BLOCK_SCORES` scores each."""
+    batch_size, heads, nq, _ = q.shape
+    scores_of_row = heads * k.shape[-2]
+    examples = max(1, BLOCK_SCORES // (scores_of_row * nq))
+    rows = max(1, min(nq, BLOCK_SCORES // scores_of_row))
+    return [
+        (slice(example, example + examples), slice(row, row + rows))
+        for example in range(0, batch_size, examples)
+        for row in range(0, nq, rows)
+    ]
+
+
+def _part(mask: Tensor, batch: slice, rows: slice) -> Tensor:
+    """The block's part of a mask, a view."""
+    everything = slice(None)
+    return mask[
+        batch if mask.shape[0] > 1 else everything,
+        :,
+        rows if mask.shape[2] > 1 else everything,
+    ]
+
+
+def _weights(
+    q: Tensor, k: Tensor, mask: Tensor | None, scale: float, batch: slice, rows: slice
+) -> tuple[Tensor, Tensor | None]:
+    """Attention weights of a block, and which of its rows see no key (their weights count not)."""
+    scores = (q * scale) @ k.mT
+    if mask is None:
+        return scores.softmax(-1), None
+    part = _part(mask, batch, rows)
+    # A large finite number instead of -inf keeps rows without a visible key free of NaN.
+    lowest = torch.finfo(scores.dtype).min / 4
+    if part.dtype == torch.bool:
+        hidden = ~part.any(-1, keepdim=True)
+        scores.masked_fill_(~part, lowest)
+    else:
+        hidden = (part == -torch.inf).all(-1, keepdim=True)
+        scores.add_(part.clamp_min(lowest))
+    return scores.softmax(-1), hidden
