@@ -21,7 +21,7 @@ from reports import plots
 from reports.groups import Cell, Column, Group
 from reports.plots import Picture
 
-MAX_FIGURES = 6
+MAX_FIGURES = 5
 """Data sets of a report for which curves are drawn."""
 MAX_SEEDS = 5
 MAX_VARIANTS = 9

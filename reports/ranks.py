@@ -166,15 +166,19 @@ def interquartile_mean(values: Floats) -> Floats:
     return middle
 
 
-def probability_of_improvement(ours: Floats, reference: Floats) -> Floats:
+def probability_of_improvement(ours: Floats, reference: Floats) -> float:
     """Chance that a run of ours beats a run of the reference on one task; ties count half.
 
     Args:
-        ours: (..., n), larger is better.
-        reference: (..., m).
+        ours: (n,), larger is better.
+        reference: (m,).
     """
-    left, right = ours[..., :, None], reference[..., None, :]
-    wins: Floats = ((left > right) + 0.5 * (left == right)).mean((-2, -1))
+    return float(_wins(ours, reference).mean())
+
+
+def _wins(ours: Floats, reference: Floats) -> Floats:
+    """1 where ours is larger, 1/2 where equal, shape (n, m)."""
+    wins: Floats = (ours[:, None] > reference) + 0.5 * (ours[:, None] == reference)
     return wins
 
 
@@ -234,8 +238,12 @@ def aggregate_improvement(
         return Aggregate(value, None)
     total = np.zeros(draws)
     for ours, reference in pairs:
-        picks = _resample(len(ours), draws, generator)
-        total += probability_of_improvement(ours[picks], reference[picks])
+        n = len(ours)
+        wins = _wins(ours, reference)
+        # How often each seed was drawn is all that matters for a mean over pairs of seeds.
+        drawn = _resample(n, draws, generator) + n * np.arange(draws)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=n * draws).reshape(draws, n).astype(float)
+        total += ((times @ wins) * times).sum(1) / n**2
     return Aggregate(value, _percentiles(total / len(pairs), confidence))
 
 

@@ -41,7 +41,7 @@ def cases(*, quick: bool) -> Iterator[TimeLimit]:
         lambda: command(finished(request), "run", *request),
         limit=5.0,
     )
-    datasets, variants, repeats = (4, 5, 10) if quick else (50, 8, 25)
+    datasets, variants, repeats = (4, 5, 10) if quick else (100, 10, 10)
     yield TimeLimit(
         GROUP,
         f"report over {datasets * variants * repeats:,} runs",
@@ -105,7 +105,7 @@ def many_runs(datasets: int, variants: int, repeats: int) -> Path:
     root = temporary_folder()
     names = ("standard", *(f"variant{number}" for number in range(1, variants)))
     keys = [
-        RunKey(first_domain(), f"dataset{d:02}", name, f"{d * variants + v:012x}", seed)
+        RunKey(first_domain(), f"dataset{d:03}", name, f"{d * variants + v:012x}", seed)
         for d in range(datasets)
         for v, name in enumerate(names)
         for seed in range(repeats)
