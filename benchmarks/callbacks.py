@@ -302,3 +302,9 @@ class ResumePoint(L.Callback):
         with replacing(self._path) as partial:
             trainer.save_checkpoint(partial)
         self._saved = time.monotonic()
+
+    @staticmethod
+    def next_epoch(path: Path) -> int:
+        """Epoch that a fit which resumes from this file starts with."""
+        saved: int = torch.load(path, mmap=True, weights_only=False)["epoch"]
+        return saved + 1

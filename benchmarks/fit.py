@@ -84,7 +84,10 @@ class PhaseFit:
         if self._cfg.trainer.compile:
             self._module.net.compile()
         trainer = self._trainer()
-        trainer.fit(self._module, datamodule=self._data, ckpt_path=self._resume_point())
+        resume = self._resume_point()
+        if resume is not None:
+            self._data.first_epoch = ResumePoint.next_epoch(resume)
+        trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
         self._best.restore(self._module)
         self._save_weights()
         return PhaseResult(

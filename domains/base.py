@@ -81,16 +81,16 @@ class BenchmarkData(L.LightningDataModule):
 
     Loaders must give the same batches for the same (`cfg.seed`, epoch), whatever the variant, the
     number of workers, and whether the run was interrupted. Samplers that have `set_epoch` are
-    told the epoch by Lightning, except the first one after a resume: a loader is asked for its
-    first batches before that, so a sampler must be made with :attr:`first_epoch`.
+    told the epoch by Lightning, but in a resumed fit only after their first batches were read:
+    a training sampler must be made with `first_epoch`.
+
+    Attributes:
+        info: filled by `setup`.
+        first_epoch: epoch that a training loader made now is read in first; set by the engine.
     """
 
     info: DataInfo
-
-    @property
-    def first_epoch(self) -> int:
-        """Epoch that a training loader made now is read in first."""
-        return 0 if self.trainer is None else self.trainer.current_epoch
+    first_epoch: int = 0
 
 
 class BenchmarkModule(L.LightningModule):

@@ -61,7 +61,12 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 @pytest.mark.parametrize("protocol", ["holdout", "tslib"])
 @pytest.mark.parametrize("batches", [1, 9, 23])
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, protocol: str, batches: int) -> None:
-    plan = planned(f"protocol={protocol}", "budget.max_epochs=6", "trainer.checkpoint_every_s=0")
+    plan = planned(
+        f"protocol={protocol}",
+        "budget.max_epochs=4",
+        "recipe.batch_size=4",
+        "trainer.checkpoint_every_s=0",
+    )
     whole, broken = start(tmp_path / "whole", plan), start(tmp_path / "broken", plan)
     go(whole, plan)
     with pytest.raises(RunEnded) as stopped:

@@ -20,9 +20,9 @@ ASKED = (
     "attention=quest",
     "seeds=2",
     "synthetic=true",
-    "budget.max_epochs=40",
+    "budget.max_epochs=15",
     "recipe.batch_size=4",
-    "trainer.checkpoint_every_s=0.2",
+    "trainer.checkpoint_every_s=0",
 )
 
 
@@ -44,7 +44,7 @@ def runner(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
