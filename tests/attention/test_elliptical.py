@@ -72,6 +72,16 @@ def test_the_whole_prefix_of_the_last_query_is_the_plain_estimate() -> None:
     torch.testing.assert_close(outputs[1][:, :, -1], outputs[0][:, :, -1])
 
 
+def test_queries_at_the_end_of_the_keys_have_the_prefix_of_their_position() -> None:
+    q, k, v, before = heads(), heads(), heads(), heads()
+    outputs = []
+    for queries in (q, q[:, :, 2:]):
+        state = LayerState()
+        state.advance(0, before, None)
+        outputs.append(layer(1, causal=True)(queries, k, v, state=state)[:, :, -3:])
+    torch.testing.assert_close(*outputs)
+
+
 def test_no_change_of_the_values_gives_uniform_attention() -> None:
     """0 / 0 in the published code."""
     q, k, v = heads().requires_grad_(), heads(), heads()

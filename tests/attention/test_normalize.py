@@ -35,11 +35,17 @@ def test_half_precision_is_normalised_in_float32(dtype: torch.dtype) -> None:
     x.requires_grad_()
     out = l2_normalize(x)
     assert out.dtype == dtype
-    exact = functional.normalize(x.detach().double(), dim=-1)
-    rounding = torch.finfo(dtype).eps
-    torch.testing.assert_close(out.double(), exact, atol=rounding / 2, rtol=rounding)
-    (grad,) = torch.autograd.grad(out.float().sum(), x)
+    exact_x = x.detach().double().requires_grad_()
+    exact = functional.normalize(exact_x, dim=-1)
+    # One rounding, that of the result.
+    rounding = 0.55 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), exact, atol=1e-7, rtol=rounding)
+    weight = torch.randn(64, 32).to(dtype)
+    (grad,) = torch.autograd.grad((out.double() * weight.double()).sum(), x)
+    (exact_grad,) = torch.autograd.grad((exact * weight.double()).sum(), exact_x)
     assert grad.dtype == dtype
+    error = (grad.double() - exact_grad).norm(dim=-1) / exact_grad.norm(dim=-1)
+    assert error.max() < 2 * rounding
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
