@@ -168,7 +168,8 @@ class AttentionCore(nn.Module):
         if context.causal and nk < nq:
             raise ValueError(f"causal attention of {nq} queries needs as many keys, got {nk}")
         if key_padding_mask is not None:
-            self.check_declared("padding", "key_padding_mask")
+            # Packed sequences arrive here padded.
+            self.check_declared("key_padding_mask", "padding", "packed")
             _check_mask("key_padding_mask", key_padding_mask, (batch, nk))
         if bias is not None:
             self.check_declared("bias", "bias")
@@ -183,21 +184,16 @@ class AttentionCore(nn.Module):
             query_padding_mask = key_padding_mask[:, nk - nq :]
         return Call(key_padding_mask, bias, context.causal, state, query_padding_mask)
 
-    def check_declared(self, request: str, argument: str) -> None:
-        """Refuse what the model did not announce or the variant cannot do."""
+    def check_declared(self, argument: str, *requests: str) -> None:
+        """Refuse an argument unless one of `requests` was announced and can be honoured."""
         declared = self.context.requests
-        if declared is not None and request not in declared | _implied(declared):
+        if declared is not None and not declared.intersection(requests):
             raise ValueError(
                 f"{argument}: not among the requests declared for this layer "
-                f"({', '.join(sorted(declared)) or 'none'}); add {request!r} to requests"
+                f"({', '.join(sorted(declared)) or 'none'}); add {requests[0]!r} to requests"
             )
-        if request not in self.variant.capabilities | _implied(self.variant.capabilities):
-            raise ValueError(f"{argument}: attention={self.name!r} cannot honour {request}")
-
-
-def _implied(declared: frozenset[str]) -> frozenset[str]:
-    """Packed sequences reach the core as padded ones."""
-    return frozenset({"padding"}) if "packed" in declared else frozenset()
+        if not self.variant.capabilities.intersection(requests):
+            raise ValueError(f"{argument}: attention={self.name!r} cannot honour {requests[0]}")
 
 
 def _check_mask(name: str, mask: Tensor, shape: tuple[int, int]) -> None:

@@ -253,11 +253,13 @@ class MultiHeadAttention(nn.Module):
         if context is not None:
             _check_input("context", context, self.key_dim, packed)
             source = context
+        if key_padding_mask is not None:
+            self.core.check_declared("key_padding_mask", "padding")
         q, k, v = self._qkv(x, source)
         packing = None
         query_padding_mask = None
         if cu_seqlens is not None:
-            self.core.check_declared("packed", "cu_seqlens")
+            self.core.check_declared("cu_seqlens", "packed")
             if key_padding_mask is not None:
                 raise ValueError("key_padding_mask: packed sequences have no padding; leave it out")
             packing = key_packing = packing_of("cu_seqlens", cu_seqlens, x.shape[0])

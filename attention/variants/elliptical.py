@@ -14,8 +14,8 @@ A mean over all tokens lets a causal model see the future, so that one is refuse
 Source: Nielsen et al. 2024, arXiv 2406.13770; compared with stefvk/Elliptical-Attention
 ImageNet/models.py `MahalaAttention` at 5ae39eee735265bd1fb9618c22afe9ea2fb580ef (values and
 gradients, tests/attention/test_vectors.py; that repository states no licence for this file, and
-nothing of it is copied). On purpose different: padded tokens are
-left out, and where no value changed m is 0 instead of 0/0.
+nothing of it is copied). On purpose different: padded tokens are left out, and where no value
+changed m is 0 instead of 0/0.
 """
 
 from __future__ import annotations
