@@ -16,6 +16,9 @@ from reports.rows import ReportError, Row, variant_order
 from reports.table import Table, to_csv, to_latex, to_markdown
 from reports.tables import missing, tables_of
 
+DIGITS = 10
+"""Of derived numbers in CSV files: more would differ between versions of the libraries."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -167,7 +170,7 @@ def text_files(report: Report) -> dict[str, str]:
     for table in all_tables(report):
         files[f"tables/{table.name}.md"] = to_markdown(table)
         files[f"tables/{table.name}.tex"] = to_latex(table)
-        files[f"tables/{table.name}.csv"] = to_csv(table.records)
+        files[f"tables/{table.name}.csv"] = to_csv(table.records, DIGITS)
     files["summary.md"] = summary(report)
     return files
 
