@@ -62,12 +62,13 @@ class Report:
         return facts(self.frame)
 
 
-def build(frame: Frame, command: str) -> Report:
+def build(frame: Frame, command: str, *, draw: bool = True) -> Report:
     """Evaluate, lay out and draw.
 
     Args:
         frame: runs of a store or of CSV files; only a store has curves.
         command: printed as the way to make the report again.
+        draw: whether to make figures, which take most of the time.
 
     Raises:
         ReportError: there is no run, or runs must not share a table.
@@ -76,7 +77,7 @@ def build(frame: Frame, command: str) -> Report:
         raise ReportError("there are no runs to report")
     tables = [analysis.evaluate(group) for group in arrange(frame.rows)]
     views, remarks = analysis.views(tables)
-    drawn = _curves(frame, tables)
+    drawn = _curves(frame if draw else Frame(frame.rows), tables)
     columns = sum(len(table.group.columns) for table in tables)
     shown = len({dataset for pictures in drawn.values() for dataset, _ in pictures})
     if frame.root is not None and columns > curves.MAX_FIGURES:
@@ -86,7 +87,7 @@ def build(frame: Frame, command: str) -> Report:
         )
     sections = []
     for table in tables:
-        pictures = [plots.values(table), plots.cost_and_quality(table)]
+        pictures = [plots.values(table), plots.cost_and_quality(table)] if draw else []
         sections.append(
             Section(
                 table,
@@ -98,7 +99,7 @@ def build(frame: Frame, command: str) -> Report:
         )
     summaries = []
     for view in views:
-        pictures = [plots.forest(view), plots.critical_difference(view)]
+        pictures = [plots.forest(view), plots.critical_difference(view)] if draw else []
         found = tuple(picture for picture in pictures if picture)
         summaries.append((view, across.across_table(view), found))
     return Report(frame, tuple(sections), tuple(summaries), tuple(remarks), command)

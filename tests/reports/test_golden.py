@@ -17,7 +17,7 @@ REPORTS = [GOLDEN, *sorted(path.parent for path in EXAMPLES.glob("*/results.csv"
 
 
 def remade(folder: Path) -> dict[str, str]:
-    report: Report = build(read_csv(folder), "python run_all.py report")
+    report: Report = build(read_csv(folder), "python run_all.py report", draw=False)
     return text_files(report)
 
 
@@ -37,7 +37,7 @@ def test_text_files_are_remade_byte_for_byte(folder: Path) -> None:
 
 def test_the_golden_report_is_that_of_the_sample_store(tmp_path: Path) -> None:
     """After an intended change: `python -m tests.reports.test_golden` writes the files anew."""
-    made = text_files(build(load(sample_store(tmp_path)), "python run_all.py report"))
+    made = text_files(build(load(sample_store(tmp_path)), "python run_all.py report", draw=False))
     committed = {str(p.relative_to(GOLDEN)) for p in GOLDEN.rglob("*") if p.is_file()}
     assert committed == set(made)
     for name, content in made.items():
@@ -45,7 +45,7 @@ def test_the_golden_report_is_that_of_the_sample_store(tmp_path: Path) -> None:
 
 
 def _write(store: Path) -> None:
-    for name, content in text_files(build(load(sample_store(store)), "")).items():
+    for name, content in text_files(build(load(sample_store(store)), "", draw=False)).items():
         path = GOLDEN / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)

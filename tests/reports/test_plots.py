@@ -44,8 +44,7 @@ def all_pictures(store: Path) -> list[plots.Picture]:
 
 def test_equal_data_give_equal_bytes(store: Path) -> None:
     first, second = all_pictures(store), all_pictures(store)
-    assert [p.svg for p in first] == [p.svg for p in second]
-    assert [p.png for p in first] == [p.png for p in second]
+    assert first == second
 
 
 def test_figures_are_whole_and_described(store: Path) -> None:
@@ -123,7 +122,8 @@ def test_runs_without_curves_are_no_reason_to_fail(tmp_path: Path) -> None:
 def test_large_stores_have_only_a_few_files_of_curves_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"Set{number:02}" for number in range(12)]
+    monkeypatch.setattr(curves, "MAX_FIGURES", 2)
+    names = [f"Set{number}" for number in range(4)]
     grid(tmp_path, names, ["standard", "quest"], curves.MAX_SEEDS + 2, epochs=2)
     read: list[Path] = []
     original = Run.metrics
