@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from reports import across, analysis, curves, export, plots, words
 from reports.across import Finding
 from reports.analysis import GroupStats, View
+from reports.fingerprint import fingerprint
 from reports.frame import Frame
 from reports.groups import arrange
 from reports.plots import Picture
@@ -57,6 +58,17 @@ class Report:
     remarks: tuple[str, ...]
     command: str
 
+    @property
+    def curves_note(self) -> str:
+        """Which curves were left out, empty if none."""
+        columns = sum(len(section.table.group.columns) for section in self.sections)
+        if self.frame.root is None or columns <= curves.MAX_FIGURES:
+            return ""
+        return (
+            f"Curves are drawn for the first {curves.MAX_FIGURES} columns of the report only; "
+            "choose others with dataset=... or protocol=... of the report command."
+        )
+
     def facts(self) -> list[tuple[str, str]]:
         """What was run, in a few lines."""
         return facts(self.frame)
@@ -78,13 +90,6 @@ def build(frame: Frame, command: str, *, draw: bool = True) -> Report:
     tables = [analysis.evaluate(group) for group in arrange(frame.rows)]
     views, remarks = analysis.views(tables)
     drawn = _curves(frame if draw else Frame(frame.rows), tables)
-    columns = sum(len(table.group.columns) for table in tables)
-    shown = len({dataset for pictures in drawn.values() for dataset, _ in pictures})
-    if frame.root is not None and columns > curves.MAX_FIGURES:
-        remarks.append(
-            f"Curves are drawn for {shown} data sets of the first tables only; choose others with "
-            "dataset=... of the report command."
-        )
     sections = []
     for table in tables:
         pictures = [plots.values(table), plots.cost_and_quality(table)] if draw else []
@@ -239,6 +244,7 @@ def manifest(report: Report) -> str:
     value = {
         "schema": 1,
         "command": report.command,
+        "inputs": fingerprint(report.frame, report.command),
         "files": every | files,
         "run_sets": {"all": "every run below", **sets},
         "runs": {

@@ -173,13 +173,21 @@ def test_terminal_summary(tmp_path: Path) -> None:
     assert "BasicMotions" not in text
 
 
-def test_refresh_prints_and_writes(
+def test_refresh_prints_and_writes_only_what_changed(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RESULTS_DIR", str(store))
     cli.refresh()
     assert "JapaneseVowels, holdout" in capsys.readouterr().out
-    assert (store / "report" / "report.html").exists()
+    page = store / "report" / "report.html"
+    first = page.stat().st_mtime_ns
+    cli.refresh()
+    assert "(unchanged)" in capsys.readouterr().out
+    assert page.stat().st_mtime_ns == first
+    write_run(store, RunSpec(attention="quest", seed=7, epochs=2))
+    cli.refresh()
+    assert "(unchanged)" not in capsys.readouterr().out
+    assert page.stat().st_mtime_ns > first
 
 
 def test_the_command_imports_nothing_heavy() -> None:

@@ -130,4 +130,4 @@ def test_large_stores_have_only_a_few_files_of_curves_read(
     monkeypatch.setattr(Run, "metrics", lambda run: read.append(run.path) or original(run))
     report = build(load(tmp_path), "command")
     assert len(read) == curves.MAX_FIGURES * 2 * curves.MAX_SEEDS
-    assert any("Curves are drawn for" in remark for remark in report.remarks)
+    assert "first 2 columns" in report.curves_note
