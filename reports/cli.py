@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from reports.frame import Frame
+
 EXIT_OK, EXIT_USAGE, EXIT_NOTHING = 0, 2, 3
 
 FILTERS = ("domain", "dataset", "attention", "protocol", "recipe", "budget", "kind")
@@ -89,7 +91,7 @@ def _nearest(key: str) -> str:
     return f"{hint} (allowed: {', '.join(KEYS)}; see --help)"
 
 
-def _run(options: dict[str, str]) -> int:
+def _run(options: dict[str, str], *, only_if_changed: bool = False) -> int:
     from reports.rows import ReportError
 
     root = Path(options.get("results") or os.environ.get("RESULTS_DIR") or "results")
@@ -109,6 +111,9 @@ def _run(options: dict[str, str]) -> int:
         if not frame.rows:
             print(f"report: {_nothing(root, options, bool(frame.problems))}", file=sys.stderr)
             return EXIT_NOTHING
+        if only_if_changed and _is_current(output, frame, options):
+            print(f"report: {output / 'report.html'} (unchanged)")
+            return EXIT_OK
         from reports.report import build
         from reports.write import contents, replace_folder
 
@@ -119,6 +124,12 @@ def _run(options: dict[str, str]) -> int:
     done = sum(row.done for row in frame.rows)
     print(f"report over {done} finished of {len(frame.rows)} runs: {output / 'report.html'}")
     return EXIT_OK
+
+
+def _is_current(output: Path, frame: Frame, options: dict[str, str]) -> bool:
+    from reports.fingerprint import is_current
+
+    return is_current(output, frame, _command(options))
 
 
 def _nothing(root: Path, options: dict[str, str], damaged: bool) -> str:
@@ -155,7 +166,7 @@ def print_summary(
 
 
 def refresh() -> None:
-    """Print the summary of the store and write its report, at the end of a run.
+    """Print the summary of the store and write its report if runs were added, after a run.
 
     What goes wrong is printed: a finished run stays finished without a report.
     """
@@ -163,4 +174,4 @@ def refresh() -> None:
 
     root = Path(os.environ.get("RESULTS_DIR") or "results")
     print_summary(root, Console())
-    main([])
+    _run({}, only_if_changed=True)

@@ -85,7 +85,7 @@ def _label(config: Mapping[str, str], differing: set[str]) -> tuple[str, str, st
     options = {
         key.removeprefix(_ATTENTION): value
         for key, value in values.items()
-        if key.startswith(_ATTENTION)
+        if key.startswith(_ATTENTION) and key in config  # other variants have other options
     }
     return (
         ", ".join(f"{name}={value}" for name, value in options.items()),

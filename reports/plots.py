@@ -323,7 +323,7 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
             f"Scatter plot: mean with sd of the metric over time per step relative to {BASELINE}; "
             "the dashed line is a ratio of 1.10."
         )
-        return render(figure, f"{table.group.slug}_cost", "Cost beside quality", alt)
+        return render(figure, f"{table.group.slug}_cost_quality", "Cost beside quality", alt)
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from reports import across, analysis, curves, export, plots, words
 from reports.across import Finding
 from reports.analysis import GroupStats, View
+from reports.fingerprint import fingerprint
 from reports.frame import Frame
 from reports.groups import arrange
 from reports.plots import Picture
 from reports.rows import ReportError, Row, variant_order
 from reports.table import Table, to_csv, to_latex, to_markdown
 from reports.tables import missing, tables_of
+
+DIGITS = 10
+"""Of derived numbers in CSV files: more would differ between versions of the libraries."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +58,29 @@ class Report:
     remarks: tuple[str, ...]
     command: str
 
+    @property
+    def curves_note(self) -> str:
+        """Which curves were left out, empty if none."""
+        columns = sum(len(section.table.group.columns) for section in self.sections)
+        if self.frame.root is None or columns <= curves.MAX_FIGURES:
+            return ""
+        return (
+            f"Curves are drawn for the first {curves.MAX_FIGURES} columns of the report only; "
+            "choose others with dataset=... or protocol=... of the report command."
+        )
+
     def facts(self) -> list[tuple[str, str]]:
         """What was run, in a few lines."""
         return facts(self.frame)
 
 
-def build(frame: Frame, command: str) -> Report:
+def build(frame: Frame, command: str, *, draw: bool = True) -> Report:
     """Evaluate, lay out and draw.
 
     Args:
         frame: runs of a store or of CSV files; only a store has curves.
         command: printed as the way to make the report again.
+        draw: whether to make figures, which take most of the time.
 
     Raises:
         ReportError: there is no run, or runs must not share a table.
@@ -73,17 +89,10 @@ def build(frame: Frame, command: str) -> Report:
         raise ReportError("there are no runs to report")
     tables = [analysis.evaluate(group) for group in arrange(frame.rows)]
     views, remarks = analysis.views(tables)
-    drawn = _curves(frame, tables)
-    columns = sum(len(table.group.columns) for table in tables)
-    shown = len({dataset for pictures in drawn.values() for dataset, _ in pictures})
-    if frame.root is not None and columns > curves.MAX_FIGURES:
-        remarks.append(
-            f"Curves are drawn for {shown} data sets of the first tables only; choose others with "
-            "dataset=... of the report command."
-        )
+    drawn = _curves(frame if draw else Frame(frame.rows), tables)
     sections = []
     for table in tables:
-        pictures = [plots.values(table), plots.cost_and_quality(table)]
+        pictures = [plots.values(table), plots.cost_and_quality(table)] if draw else []
         sections.append(
             Section(
                 table,
@@ -95,7 +104,7 @@ def build(frame: Frame, command: str) -> Report:
         )
     summaries = []
     for view in views:
-        pictures = [plots.forest(view), plots.critical_difference(view)]
+        pictures = [plots.forest(view), plots.critical_difference(view)] if draw else []
         found = tuple(picture for picture in pictures if picture)
         summaries.append((view, across.across_table(view), found))
     return Report(frame, tuple(sections), tuple(summaries), tuple(remarks), command)
@@ -167,7 +176,7 @@ def text_files(report: Report) -> dict[str, str]:
     for table in all_tables(report):
         files[f"tables/{table.name}.md"] = to_markdown(table)
         files[f"tables/{table.name}.tex"] = to_latex(table)
-        files[f"tables/{table.name}.csv"] = to_csv(table.records)
+        files[f"tables/{table.name}.csv"] = to_csv(table.records, DIGITS)
     files["summary.md"] = summary(report)
     return files
 
@@ -235,6 +244,7 @@ def manifest(report: Report) -> str:
     value = {
         "schema": 1,
         "command": report.command,
+        "inputs": fingerprint(report.frame, report.command),
         "files": every | files,
         "run_sets": {"all": "every run below", **sets},
         "runs": {

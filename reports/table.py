@@ -131,20 +131,27 @@ def to_latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_csv(records: Sequence[Mapping[str, Value]]) -> str:
-    """Records as CSV; floats with every digit, so that reading them back gives the same numbers."""
+def to_csv(records: Sequence[Mapping[str, Value]], digits: int | None = None) -> str:
+    """Records as CSV.
+
+    Args:
+        records: one a line.
+        digits: significant ones of floats; None keeps all, so that reading gives the same numbers.
+    """
     buffer = io.StringIO()
     if records:
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(records[0].keys())
-        writer.writerows([csv_value(value) for value in record.values()] for record in records)
+        writer.writerows([_csv(value, digits) for value in record.values()] for record in records)
     return buffer.getvalue()
 
 
-def csv_value(value: Value) -> str:
+def _csv(value: Value, digits: int | None) -> str:
     """Text of one value; None is empty, truth is `true` or `false`."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return repr(value) if digits is None else f"{value:.{digits}g}"
+    return str(value)
