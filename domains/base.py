@@ -178,5 +178,3 @@ def parameter_counts(module: BenchmarkModule) -> dict[str, Any]:
             name: sum(p.numel() for p in part.parameters()) for name, part in module.parts().items()
         },
     }
-
-
