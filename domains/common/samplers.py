@@ -38,7 +38,7 @@ class ShuffledBatches(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
-        return iter(torch.randperm(self.size, generator=generator).split(self.batch_size))
+        return iter(torch.split(torch.randperm(self.size, generator=generator), self.batch_size))
 
     def __len__(self) -> int:
         return -(-self.size // self.batch_size)
@@ -52,7 +52,7 @@ class SequentialBatches(Sampler[Tensor]):
         self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter(torch.arange(self.size).split(self.batch_size))
+        return iter(torch.split(torch.arange(self.size), self.batch_size))
 
     def __len__(self) -> int:
         return -(-self.size // self.batch_size)

@@ -133,8 +133,9 @@ class TimeSeriesDomain(Domain):
 
 def _epochs(cfg: Any) -> int:
     """Epochs of the recipe, at most those of the budget."""
+    epochs: int = cfg.recipe.max_epochs
     limit: int | None = cfg.budget.max_epochs
-    return cfg.recipe.max_epochs if limit is None else min(limit, cfg.recipe.max_epochs)
+    return epochs if limit is None else min(limit, epochs)
 
 
 DOMAIN = TimeSeriesDomain()

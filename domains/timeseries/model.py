@@ -110,9 +110,10 @@ class SeriesEmbedding(nn.Module):
             return self.dropout(x)
         token = self.token + self.positions[0] if self.shift else self.token
         token = token.to(x.dtype).expand(batch, 1, -1)
-        if self.token_dropout:
-            return self.dropout(torch.cat([token, x], dim=1))
-        return torch.cat([token, self.dropout(x)], dim=1)
+        if not self.token_dropout:
+            return torch.cat([token, self.dropout(x)], dim=1)
+        dropped: Tensor = self.dropout(torch.cat([token, x], dim=1))
+        return dropped
 
     def _neighbours(self, series_blc: Tensor, lengths_b: Tensor | None) -> Tensor:
         """(B, L, 3C): each step with the one before and the one after, wrapping around.

@@ -228,7 +228,8 @@ def _shuffled_classes(labels: NDArray[np.str_], seed: int, purpose: str) -> list
 
 def _mean_over_time(series: Floats, inside: NDArray[np.bool_]) -> Floats:
     total = np.where(inside[..., None], series, 0.0).sum(axis=1, keepdims=True)
-    return total / inside.sum(axis=1)[:, None, None]
+    mean: Floats = total / inside.sum(axis=1)[:, None, None]
+    return mean
 
 
 def _padded(series: Floats, data: CleanSet, labels: Ints, length: int) -> Split:
