@@ -4,10 +4,9 @@ Shapes: B series, L steps, C channels, D width.
 
 Source: thuml/Time-Series-Library at 4e938a1 (MIT), `models/Transformer.py` and `layers/`. Equal to
 it in values and gradients (`tests/domains/timeseries/test_model.py`), with differences in form: the
-circular convolution and the 1x1 convolutions are linear maps on the last axis; the linear map of
-time features that TSLib builds and never calls (4 x D parameters) does not exist; what the [CLS]
-read-out does not read of the last layer is not computed; and under `mask_padding` neither
-attention nor the circular convolution sees padding.
+circular convolution and the 1x1 convolutions are linear maps on the last axis; what the [CLS]
+read-out does not read of the last layer is not computed; and under `mask_padding` neither attention
+nor the circular convolution sees padding.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from domains.common.dropout import Dropout
 from domains.timeseries.config import ModelConfig
 
 TOKEN_SD = 0.02
+TIME_FEATURES = 4
 
 
 class TimeSeriesTransformer(nn.Module):
@@ -95,6 +95,10 @@ class SeriesEmbedding(nn.Module):
         else:
             self.register_parameter("token", None)
         self.register_buffer("positions", sine_positions(length + 1, config.width), False)
+        # TSLib builds this map of time stamps, which these data do not have, and never calls it.
+        # It stays, frozen, so that parameter counts are the published ones and checkpoints fit.
+        self.time_features = nn.Linear(TIME_FEATURES, config.width, bias=False)
+        self.time_features.requires_grad_(False)
 
     def forward(self, series_blc: Tensor, lengths_b: Tensor | None) -> Tensor:
         """(B, L, D), or (B, 1 + L, D) with the token in front."""
