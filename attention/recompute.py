@@ -88,7 +88,9 @@ class RecomputedAttention(torch.autograd.Function):
         return grad_q, grad_k, grad_v, grad_mask, None, None, None
 
 
-def draw_kept(shape: torch.Size, dropout: float, generator: torch.Generator) -> Tensor:
+def draw_kept(
+    shape: torch.Size, dropout: float, generator: torch.Generator | None = None
+) -> Tensor:
     """Bool, False with probability `dropout` (to 2**-32).
 
     Half of a 64-bit random integer each: a third of the time of `bernoulli_` on a CPU.
@@ -125,16 +127,24 @@ def _weights(
     q: Tensor, k: Tensor, mask: Tensor | None, scale: float, batch: slice, rows: slice
 ) -> tuple[Tensor, Tensor | None]:
     """Attention weights of a block, and which of its rows see no key (their weights count not)."""
-    scores = (q * scale) @ k.mT
+    return masked_softmax((q * scale) @ k.mT, None if mask is None else _part(mask, batch, rows))
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Softmax of scores (B, H, Nq, Nk), which are overwritten, under a mask.
+
+    Returns:
+        Weights, and which rows see no key, broadcastable to (B, H, Nq, 1): the weights of those
+        are without meaning but finite. None where there is no mask.
+    """
     if mask is None:
         return scores.softmax(-1), None
-    part = _part(mask, batch, rows)
     # A large finite number instead of -inf keeps rows without a visible key free of NaN.
     lowest = torch.finfo(scores.dtype).min / 4
-    if part.dtype == torch.bool:
-        hidden = ~part.any(-1, keepdim=True)
-        scores.masked_fill_(~part, lowest)
+    if mask.dtype == torch.bool:
+        hidden = ~mask.any(-1, keepdim=True)
+        scores.masked_fill_(~mask, lowest)
     else:
-        hidden = (part == -torch.inf).all(-1, keepdim=True)
-        scores.add_(part.clamp_min(lowest))
+        hidden = (mask == -torch.inf).all(-1, keepdim=True)
+        scores.add_(mask.clamp_min(lowest))
     return scores.softmax(-1), hidden

@@ -97,8 +97,8 @@ class SeriesEmbedding(nn.Module):
         self.register_buffer("positions", sine_positions(length + 1, config.width), False)
         # TSLib builds this map of time stamps, which these data do not have, and never calls it.
         # It stays, frozen, so that parameter counts are the published ones and checkpoints fit.
-        self.time_features = nn.Linear(TIME_FEATURES, config.width, bias=False)
-        self.time_features.requires_grad_(False)
+        unused = torch.zeros(config.width, TIME_FEATURES)
+        self.time_features = nn.Parameter(unused, requires_grad=False)
 
     def forward(self, series_blc: Tensor, lengths_b: Tensor | None) -> Tensor:
         """(B, L, D), or (B, 1 + L, D) with the token in front."""

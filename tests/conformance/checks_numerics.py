@@ -167,7 +167,7 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
             grads = gradients(core, out, q, k, v)
         torch.manual_seed(4)
         if limit:
-            kept = torch.dropout(torch.ones(shape, dtype=torch.float64), 0.4, True) > 0
+            kept = recompute.draw_kept(shape, 0.4)
         else:
             generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
             kept = torch.empty(shape, dtype=torch.bool)

@@ -172,9 +172,9 @@ def test_every_dataset_has_a_file_that_fits_the_dataclass():
     for path in (CONF / "dataset" / "timeseries").glob("*.yaml"):
         text = path.read_text()
         assert text.startswith("# @package dataset\n")
-        if path.stem != "uea":
+        if path.stem != "_uea":
             assert dataset(path.stem).name == path.stem
-    assert {*PAPER_SETS, "BasicMotions", "uea"} == {
+    assert {*PAPER_SETS, "BasicMotions", "_uea"} == {
         path.stem for path in (CONF / "dataset" / "timeseries").glob("*.yaml")
     }
 

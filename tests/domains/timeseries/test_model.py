@@ -49,7 +49,7 @@ def renamed(name: str) -> str:
     """Our name of a parameter of the reference."""
     for theirs, ours in (
         ("enc_embedding.value_embedding.tokenConv", "embedding.values"),
-        ("enc_embedding.temporal_embedding.embed", "embedding.time_features"),
+        ("enc_embedding.temporal_embedding.embed.weight", "embedding.time_features"),
         ("encoder.attn_layers", "encoder.layers"),
         ("query_projection", "q_proj"),
         ("key_projection", "k_proj"),
@@ -181,7 +181,9 @@ def test_padding_changes_neither_logits_nor_gradients(variant, readout):
 
     def run(series: Tensor, lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         logits = net(series, lengths)
-        return logits, torch.autograd.grad((logits * weights).sum(), [p for p in net.parameters() if p.requires_grad])
+        return logits, torch.autograd.grad(
+            (logits * weights).sum(), [p for p in net.parameters() if p.requires_grad]
+        )
 
     logits, grads = run(x, lengths)
     garbage = torch.cat([x, torch.full((3, 8, 3), 1e3)], dim=1)
