@@ -94,48 +94,49 @@ def _step(
 class _PlainTransformer(nn.Module):
     def __init__(self, config: ModelConfig, steps: int, channels: int, classes: int) -> None:
         super().__init__()
-        width, hidden = config.width, config.feedforward
-        self.heads = config.heads
-        self.embed = nn.Conv1d(channels, width, 3, padding=1, padding_mode="circular", bias=False)
-        self.register_buffer("positions", sine_positions(steps, width))
-        self.layers = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "query": nn.Linear(width, width),
-                    "key": nn.Linear(width, width),
-                    "value": nn.Linear(width, width),
-                    "out": nn.Linear(width, width),
-                    "expand": nn.Conv1d(width, hidden, 1),
-                    "contract": nn.Conv1d(hidden, width, 1),
-                    "norm1": nn.LayerNorm(width),
-                    "norm2": nn.LayerNorm(width),
-                }
-            )
-            for _ in range(config.layers)
+        self.embed = nn.Conv1d(
+            channels, config.width, 3, padding=1, padding_mode="circular", bias=False
         )
-        self.norm = nn.LayerNorm(width)
+        self.positions = nn.Buffer(sine_positions(steps, config.width))
+        self.layers = nn.Sequential(*(_PlainLayer(config) for _ in range(config.layers)))
+        self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
-        self.classify = nn.Linear(steps * width, classes)
+        self.classify = nn.Linear(steps * config.width, classes)
 
     def forward(self, series_blc: Tensor) -> Tensor:
         """Logits (B, classes)."""
         x = self.embed(series_blc.permute(0, 2, 1)).transpose(1, 2)
-        x = self.dropout(x + self.positions)
-        for layer in self.layers:
-            x = layer["norm1"](x + self.dropout(self._attend(layer, x)))
-            y = self.dropout(F.gelu(layer["expand"](x.transpose(-1, 1))))
-            y = self.dropout(layer["contract"](y).transpose(-1, 1))
-            x = layer["norm2"](x + y)
+        x = self.layers(self.dropout(x + self.positions))
         x = self.dropout(F.gelu(self.norm(x)))
         logits: Tensor = self.classify(x.reshape(x.shape[0], -1))
         return logits
 
-    def _attend(self, layer: nn.ModuleDict, x: Tensor) -> Tensor:
+
+class _PlainLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, hidden = config.width, config.feedforward
+        self.heads = config.heads
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.expand, self.contract = nn.Conv1d(width, hidden, 1), nn.Conv1d(hidden, width, 1)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) to (B, L, D)."""
+        x = self.norm1(x + self.dropout(self._attend(x)))
+        y = self.dropout(F.gelu(self.expand(x.transpose(-1, 1))))
+        y = self.dropout(self.contract(y).transpose(-1, 1))
+        normed: Tensor = self.norm2(x + y)
+        return normed
+
+    def _attend(self, x: Tensor) -> Tensor:
         batch, steps, width = x.shape
         split = (batch, steps, self.heads, width // self.heads)
-        q, k, v = (layer[name](x).view(split) for name in ("query", "key", "value"))
+        q, k, v = (map_(x).view(split) for map_ in (self.query, self.key, self.value))
         scores = torch.einsum("blhe,bshe->bhls", q, k)
         weights = self.dropout(torch.softmax(scores / split[-1] ** 0.5, dim=-1))
         values = torch.einsum("bhls,bshd->blhd", weights, v).contiguous()
-        out: Tensor = layer["out"](values.view(batch, steps, width))
+        out: Tensor = self.out(values.view(batch, steps, width))
         return out
