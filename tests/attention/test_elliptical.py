@@ -101,7 +101,9 @@ def test_no_gradient_flows_through_the_metric() -> None:
     layer(0)(q, k, before, state=state)
     core = layer(1)
     weights = core.probabilities(q, k, v, state=state)
-    (grad,) = torch.autograd.grad(core(q, k, v, state=state).sum(), v)
+    out = core(q, k, v, state=state).sum()
+    grad, grad_before = torch.autograd.grad(out, (v, before), allow_unused=True)
+    assert grad_before is None
     torch.testing.assert_close(grad, weights.sum(2)[..., None].expand_as(grad))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from attention import AttentionFactory, Context, UnsupportedError, Variant, registry
 from attention.variant import Call, Prepared
@@ -133,6 +134,27 @@ def test_elliptical_needs_the_state_of_the_model() -> None:
 def test_a_context_must_make_sense(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         Context(**{"heads": 2, "head_dim": 4, **arguments})
+
+
+def test_random_initial_values_leave_the_random_stream_alone() -> None:
+    class Drawing(Plain):
+        def __init__(self, config: PlainConfig, context: Context) -> None:
+            super().__init__(config, context)
+            self.weight = nn.Parameter(torch.randn(4))
+
+    registry.register("drawing", PlainConfig, summary="s", source="x")(Drawing)
+    try:
+        torch.manual_seed(0)
+        expected = torch.stack([torch.randn(4) for _ in range(3)])
+        torch.manual_seed(0)
+        found, weights = [], []
+        for _ in range(3):
+            weights.append(registry.build("drawing", Context(2, 4)).weight)
+            found.append(torch.randn(4))
+    finally:
+        registry.unregister("drawing")
+    assert torch.equal(torch.stack(found), expected)
+    assert len(set(torch.cat([*weights, *found]).tolist())) == 24, "differ from layer to layer"
 
 
 def test_a_name_is_given_once_and_options_have_defaults() -> None:

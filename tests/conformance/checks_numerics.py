@@ -194,13 +194,17 @@ def scores_are_never_stored(name: str, options: Options) -> None:
         sizes.append(tensor.numel())
         return tensor
 
-    for dropout in (0.0, 0.1):
+    cases: list[tuple[float, dict[str, Tensor]]] = [(0.0, {}), (0.1, {})]
+    if honours(name, options, "bias"):
+        cases.append((0.0, {"bias": torch.randn(length, length).double().requires_grad_()}))
+    for dropout, masks in cases:
         model = stack(name, options, attention_dropout=dropout)
         x = tokens(length=length).requires_grad_()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "STORED_SCORES_LIMIT", 0)
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                model(x).sum().backward()
+                model(x, **masks).sum().backward()
+    # The bias itself has a ninth of their size.
     assert max(sizes) < BATCH * HEADS * length**2 / 4
 
 
