@@ -154,6 +154,6 @@ def _counts(variant: str, cells: Sequence[CellStats]) -> Finding:
     better, worse = verdicts.count("better"), verdicts.count("worse")
     rest = len(cells) - better - worse
     text = f"{variant} against {BASELINE} on {words.count(len(cells), 'data set')}"
-    verdict = f"better on {better}, worse on {worse}, not distinguishable on {rest}"
+    verdict = f"{better} better, {worse} worse, {rest} open"
     tone = "better" if better > worse == 0 else "worse" if worse > better == 0 else ""
     return Finding(text, verdict, tone)
