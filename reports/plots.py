@@ -259,8 +259,8 @@ def forest(view: View) -> Picture | None:
                               color=tint, lw=1.8, solid_capstyle="butt")  # fmt: skip
                 axis.plot(relative.mean, y, marker="o", ms=6, mec=tint, mew=1.4,
                           mfc=tint if relative.interval else "none")  # fmt: skip
-            if extra and variant in summary:
-                change = summary[variant].change
+            change = summary[variant].change if extra and variant in summary else None
+            if change is not None:
                 if change.interval:
                     axis.plot([change.interval.low, change.interval.high], [rows - 1] * 2,
                               color=INK, lw=1.8)  # fmt: skip
