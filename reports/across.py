@@ -32,7 +32,7 @@ def across_table(view: View) -> Table | None:
         rows.append(
             (
                 Item(row.variant),
-                _aggregate(row.change, signed=True),
+                EMPTY if row.change is None else _aggregate(row.change, signed=True),
                 _aggregate(row.improvement, signed=False),
                 Item(f"{row.better} / {row.worse} / {still_open}", sort=row.better - row.worse),
                 EMPTY
@@ -44,16 +44,8 @@ def across_table(view: View) -> Table | None:
             {
                 "attention": row.variant,
                 "tasks": tasks,
-                "change_iqm_percent": row.change.value,
-                "change_low": row.change.interval.low if row.change.interval else None,
-                "change_high": row.change.interval.high if row.change.interval else None,
-                "improvement": row.improvement.value,
-                "improvement_low": row.improvement.interval.low
-                if row.improvement.interval
-                else None,
-                "improvement_high": row.improvement.interval.high
-                if row.improvement.interval
-                else None,
+                **_aggregate_record("change_percent", row.change),
+                **_aggregate_record("improvement", row.improvement),
                 "better": row.better,
                 "worse": row.worse,
                 "average_rank": row.average_rank,
@@ -67,6 +59,8 @@ def across_table(view: View) -> Table | None:
         "within tasks. They speak about these tasks, not about others, and are too narrow with "
         "fewer than about five seeds.",
     ]
+    if any(row.change is None for row in view.rows):
+        notes.append(f"No relative change: {BASELINE} has a mean of 0 on a task.")
     if view.omitted:
         notes.append(
             f"Left out, since not every seed of every task is done: {words.listing(view.omitted)}."
@@ -80,6 +74,15 @@ def across_table(view: View) -> Table | None:
     return Table(
         name, title, view.title, caption, header, tuple(rows), tuple(notes), tuple(records)
     )
+
+
+def _aggregate_record(name: str, aggregate: ranks.Aggregate | None) -> dict[str, Value]:
+    interval = aggregate.interval if aggregate else None
+    return {
+        name: aggregate.value if aggregate else None,
+        f"{name}_low": interval.low if interval else None,
+        f"{name}_high": interval.high if interval else None,
+    }
 
 
 def _aggregate(aggregate: ranks.Aggregate, *, signed: bool) -> Item:
@@ -154,6 +157,6 @@ def _counts(variant: str, cells: Sequence[CellStats]) -> Finding:
     better, worse = verdicts.count("better"), verdicts.count("worse")
     rest = len(cells) - better - worse
     text = f"{variant} against {BASELINE} on {words.count(len(cells), 'data set')}"
-    verdict = f"better on {better}, worse on {worse}, not distinguishable on {rest}"
+    verdict = f"{better} better, {worse} worse, {rest} open"
     tone = "better" if better > worse == 0 else "worse" if worse > better == 0 else ""
     return Finding(text, verdict, tone)

@@ -196,7 +196,8 @@ class AcrossRow:
 
     Attributes:
         variant: label.
-        change: interquartile mean of the relative change to the baseline, percent.
+        change: interquartile mean of the relative change to the baseline, percent; None where
+            the baseline's mean is 0 on a task, so that no change is relative to it.
         improvement: probability that a run beats a run of the baseline.
         better: tasks on which the verdict is better.
         worse: tasks on which the verdict is worse.
@@ -204,7 +205,7 @@ class AcrossRow:
     """
 
     variant: str
-    change: ranks.Aggregate
+    change: ranks.Aggregate | None
     improvement: ranks.Aggregate
     better: int
     worse: int
@@ -326,11 +327,14 @@ def _across(
         right = np.array([reference[seed] for seed in seeds]) * _sign(column)
         pairs.append((left, right))
         scale = abs(float(right.mean()))
-        changes.append(100 * (left - right) / scale if scale else np.zeros(len(seeds)))
+        if scale:
+            changes.append(100 * (left - right) / scale)
     verdicts = [cell.verdict for cell in cells]
     return AcrossRow(
         variant,
-        ranks.aggregate_change(changes, np.random.default_rng(0)),
+        ranks.aggregate_change(changes, np.random.default_rng(0))
+        if len(changes) == len(cells)
+        else None,
         ranks.aggregate_improvement(pairs, np.random.default_rng(0)),
         verdicts.count("better"),
         verdicts.count("worse"),

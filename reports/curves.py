@@ -113,7 +113,7 @@ def _draw(
     if not labels:
         return None
     with plots.style():
-        figure, axes = plots.panels(len(labels), 3, 3.35, 2.15, legend_below=True)
+        figure, axes = plots.panels(len(labels), 3, 3.35, 2.15, legend_of=group.variants)
         for axis, (name, label) in zip(axes, labels.items(), strict=True):
             for variant in group.variants:
                 _line(axis, curves[name].get(variant, {}), variant, group.variants)

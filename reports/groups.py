@@ -9,6 +9,11 @@ from functools import cached_property
 
 from reports.rows import BASELINE, MetricInfo, Row, check_unmixed, variant_order
 
+KIND_NOTES = {
+    "synthetic": "made-up data: a test of the program, no evidence about any variant",
+    "sample": "real data, but not the published split: not comparable with published numbers",
+    "regenerated": "data made by the published generator: not the published files",
+}
 _OUTCOMES = ("diverged", "oom", "timeout", "failed", "skipped", "interrupted", "running")
 
 
@@ -162,12 +167,14 @@ class Group:
     def notes(self) -> list[str]:
         """Caveats that must stand with the numbers."""
         notes: dict[str, list[str]] = defaultdict(list)
+        every = [column.label for column in self.columns if column.primary]
+        if self.key.kind in KIND_NOTES:
+            notes[KIND_NOTES[self.key.kind]] = every
         for column in self.columns:
             if column.info.note:
                 notes[f"{column.primary}: {column.info.note}"].append(column.label)
             for text in sorted({note for row in column_rows(column) for note in row.notes}):
                 notes[text].append(column.label)
-        every = [column.label for column in self.columns if column.primary]
         return [
             text if labels == every else f"{', '.join(labels)}: {text}"
             for text, labels in notes.items()

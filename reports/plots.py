@@ -24,7 +24,7 @@ from reports import stats, words
 from reports.analysis import GroupStats, View
 from reports.costs import Cost
 from reports.groups import Column
-from reports.rows import BASELINE, PREFERRED_ORDER
+from reports.rows import BASELINE, PREFERRED_ORDER, variant_order
 
 INK, MUTED, GRID = "#1b1f26", "#697180", "#dfe3e8"
 # Okabe and Ito's colours, yellow replaced by purple; order of PREFERRED_ORDER.
@@ -126,7 +126,7 @@ def panels(
     height: float,
     *,
     labels: Sequence[str] = (),
-    legend_below: bool = False,
+    legend_of: Sequence[str] = (),
 ) -> tuple[Figure, list[Axes]]:
     """A figure with `count` axes in rows of `across`.
 
@@ -138,15 +138,15 @@ def panels(
         width: of one panel, inches.
         height: of one panel, inches.
         labels: of the rows, for panels that share them; else each panel has an axis of its own.
-        legend_below: whether to leave room for :func:`legend`.
+        legend_of: names that :func:`legend` will list below, for which room is left.
     """
     across = min(across, count)
     down = math.ceil(count / across)
-    foot = 0.3 if legend_below else 0.0
     left = 0.2 + 0.078 * max(map(len, labels)) if labels else 0.62
     gap = 0.16 if labels else 0.68
     right, top, bottom = 0.14, 0.3, 0.5
     total_width = max(width * across, left + right + 1.6 * across)
+    foot = 0.08 + 0.2 * math.ceil(len(legend_of) / _abreast(legend_of, total_width))
     total_height = height * down + foot
     inner_width = (total_width - left - right - gap * (across - 1)) / across
     inner_height = height - top - bottom
@@ -230,7 +230,7 @@ def forest(view: View) -> Picture | None:
     """Relative change to the baseline per task with interval, one panel a variant."""
     tasks = [(t, c) for t, c in view.tasks() if c.info.higher_is_better is not None][:MAX_TASKS]
     names = {v for t, _ in tasks for v in t.group.variants if v != BASELINE}
-    variants = sorted(names, key=lambda v: _slot(v, sorted(names)))
+    variants = sorted(names, key=variant_order)
     if not variants or not tasks:
         return None
     summary = {row.variant: row for row in view.rows}
@@ -259,8 +259,8 @@ def forest(view: View) -> Picture | None:
                               color=tint, lw=1.8, solid_capstyle="butt")  # fmt: skip
                 axis.plot(relative.mean, y, marker="o", ms=6, mec=tint, mew=1.4,
                           mfc=tint if relative.interval else "none")  # fmt: skip
-            if extra and variant in summary:
-                change = summary[variant].change
+            change = summary[variant].change if extra and variant in summary else None
+            if change is not None:
                 if change.interval:
                     axis.plot([change.interval.low, change.interval.high], [rows - 1] * 2,
                               color=INK, lw=1.8)  # fmt: skip
@@ -287,7 +287,7 @@ def forest(view: View) -> Picture | None:
 def cost_and_quality(table: GroupStats) -> Picture | None:
     """Mean of the metric over time per step as a ratio to the baseline."""
     shown = []
-    for column in table.group.columns[:MAX_COLUMNS]:
+    for column in table.group.columns[: MAX_COLUMNS // 2]:
         points = []
         base = Cost.of(column.cells[BASELINE]) if BASELINE in column.cells else None
         for cell in table.column(column):
@@ -302,7 +302,7 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
         return None
     variants = table.group.variants
     with style():
-        figure, axes = panels(len(shown), 3, 3.35, 2.6, legend_below=True)
+        figure, axes = panels(len(shown), 3, 3.35, 2.6, legend_of=variants)
         for axis, (column, points) in zip(axes, shown, strict=True):
             axis.axvline(1, color=MUTED, lw=1)
             axis.axvline(1.1, color=MUTED, lw=0.8, ls=(0, (4, 3)))
@@ -326,16 +326,23 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
         return render(figure, f"{table.group.slug}_cost_quality", "Cost beside quality", alt)
 
 
+def _abreast(names: Sequence[str], width: float) -> int:
+    """How many entries of a legend fit into one of its rows, `width` in inches."""
+    if not names:
+        return 1
+    return max(1, min(len(names), int((width - 0.3) / (0.075 * max(map(len, names)) + 0.55))))
+
+
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend for all panels, below them."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    ordered = sorted(entries, key=lambda v: (_slot(v, list(entries)), v))
+    ordered = sorted(entries, key=variant_order)
     figure.legend(
         [entries[label] for label in ordered], ordered, loc="lower left",
-        ncols=min(6, len(ordered)), handletextpad=0.4, columnspacing=1.4,
+        ncols=_abreast(ordered, figure.get_figwidth()), handletextpad=0.4, columnspacing=1.4,
     )  # fmt: skip
 
 
@@ -347,11 +354,14 @@ def critical_difference(view: View) -> Picture | None:
     k = len(comparison.names)
     half = (k + 1) // 2
     with style():
-        figure = Figure(figsize=(6.4, 1.0 + 0.26 * half + 0.12 * len(comparison.cliques)))
+        edge = 0.078 * (max(map(len, comparison.names)) + 7) + 0.3
+        width = edge * 2 + 0.62 * (k - 1)
+        height = 1.0 + 0.26 * half + 0.12 * len(comparison.cliques)
+        figure = Figure(figsize=(width, height))
         FigureCanvasAgg(figure)
         axis = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axis.set_axis_off()
-        axis.set_xlim(1 - 1.6, k + 1.6)
+        axis.set_xlim(1 - edge / 0.62, k + edge / 0.62)
         top = 0.9 + 0.35 * len(comparison.cliques)
         axis.set_ylim(-(top + 0.75 * half + 0.2), 1.0)
         axis.plot([1, k], [0, 0], color=INK, lw=1)
@@ -364,11 +374,11 @@ def critical_difference(view: View) -> Picture | None:
             left = position < half
             level = position if left else k - 1 - position
             y = -(top + 0.75 * level)
-            edge = 0.9 if left else k + 0.1
+            end = 0.9 if left else k + 0.1
             tint = color(name, comparison.names)
-            axis.plot([average, average, edge], [0, y, y], color=tint, lw=1.2)
+            axis.plot([average, average, end], [0, y, y], color=tint, lw=1.2)
             axis.text(
-                edge - 0.08 if left else edge + 0.08, y, f"{name} ({average:.2f})",
+                end - 0.08 if left else end + 0.08, y, f"{name} ({average:.2f})",
                 ha="right" if left else "left", va="center", fontsize=9,
             )  # fmt: skip
         for level, (first, last) in enumerate(comparison.cliques):

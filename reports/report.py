@@ -163,7 +163,7 @@ def _commit(row: Row) -> str:
     return row.commit[:10] + (" with uncommitted changes" if row.dirty else "")
 
 
-def _short(names: Sequence[str], limit: int = 12) -> str:
+def _short(names: Sequence[str], limit: int = 10) -> str:
     if len(names) <= limit:
         return words.listing(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"

@@ -10,7 +10,7 @@ from reports.across import VERDICTS
 from reports.analysis import CellStats, GroupStats, evaluate
 from reports.costs import Cost
 from reports.frame import Filters, load
-from reports.groups import Column, arrange
+from reports.groups import KIND_NOTES, Column, arrange
 from reports.rows import BASELINE, ReportError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _print_column(console: Console, table: GroupStats, column: Column) -> None:
             Text(_time(cell, base)),
         )
     console.print(shown)
-    for note in [column.info.note, table.group.key.details()]:
+    for note in [column.info.note, KIND_NOTES.get(table.group.key.kind), table.group.key.details()]:
         if note:
             console.print(f"  {note}", style="dim", markup=False, highlight=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports import across, analysis, published, tables, words
+from reports import across, analysis, plots, published, tables, words
 from reports.analysis import GroupStats, evaluate
 from reports.costs import cost
 from reports.frame import load
@@ -262,6 +262,28 @@ def test_domains_are_summarised_together_if_each_has_one_table(tmp_path: Path) -
     views, remarks = analysis.views([evaluate(g) for g in arrange(load(tmp_path).rows)])
     assert "all_domains" not in [view.slug for view in views]
     assert "protocol=" in remarks[0]
+
+
+def test_nothing_is_relative_to_a_baseline_of_zero(tmp_path: Path) -> None:
+    for dataset in ("A", "B"):
+        for attention, value in (("standard", 0.0), ("quest", 5.0)):
+            for seed in range(2):
+                values = {"test/accuracy": value + seed if value or dataset == "A" else 0.0}
+                write_run(tmp_path, RunSpec(dataset, attention, seed, values=values))
+    (group,) = arrange(load(tmp_path).rows)
+    (view,), _ = analysis.views([evaluate(group)])
+    assert view.rows[0].change is None
+    table = across.across_table(view)
+    assert table is not None
+    assert table.rows[0][1].text == "–"
+    assert any("mean of 0" in note for note in table.notes)
+    assert plots.forest(view) is not None
+
+
+def test_data_that_prove_nothing_say_so(tmp_path: Path) -> None:
+    write_run(tmp_path, RunSpec(kind="synthetic"))
+    (group,) = arrange(load(tmp_path).rows)
+    assert "no evidence about any variant" in group.notes()[0]
 
 
 def test_ranks_are_tested_only_with_enough_tasks(tmp_path: Path) -> None:
