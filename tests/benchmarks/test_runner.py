@@ -77,7 +77,13 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, protocol: str, ba
 
 
 def test_a_run_of_several_phases_resumes_with_the_same_bits(tmp_path: Path) -> None:
-    plan = planned("dataset=Handwriting", "budget.max_epochs=2", "trainer.checkpoint_every_s=0")
+    plan = planned(
+        "dataset=BasicMotions",
+        "dataset.folds=2",
+        "recipe.batch_size=4",
+        "budget.max_epochs=2",
+        "trainer.checkpoint_every_s=0",
+    )
     whole, broken = start(tmp_path / "whole", plan), start(tmp_path / "broken", plan)
     go(whole, plan)
     phases = json.loads((whole.path / "phases.json").read_text())["phases"]

@@ -20,7 +20,7 @@ ASKED = (
     "attention=quest",
     "seeds=2",
     "synthetic=true",
-    "budget.max_epochs=15",
+    "budget.max_epochs=12",
     "recipe.batch_size=4",
     "trainer.checkpoint_every_s=0",
 )
