@@ -306,5 +306,5 @@ class ResumePoint(L.Callback):
     @staticmethod
     def next_epoch(path: Path) -> int:
         """Epoch that a fit which resumes from this file starts with."""
-        saved: int = torch.load(path, mmap=True, weights_only=False)["epoch"]
+        saved: int = torch.load(path, mmap=True)["epoch"]
         return saved + 1
