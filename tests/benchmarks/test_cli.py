@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -45,10 +44,9 @@ def test_missing_data_are_code_3_and_the_rest_is_run(
     assert "Heartbeat_TRAIN.ts" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 def test_an_unwritable_store_is_code_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    monkeypatch.setenv("RESULTS_DIR", str(tmp_path / "results"))
+    (tmp_path / "file").touch()  # permissions would not stop root
+    monkeypatch.setenv("RESULTS_DIR", str(tmp_path / "file" / "results"))
     assert cli.main(["run", *SMOKE, "attention=standard", "seed=0"]) == 3
 
 
@@ -74,14 +72,17 @@ def test_a_diverged_run_is_code_1_and_the_others_go_on(capsys: pytest.CaptureFix
     assert "1 diverged" in printed
 
 
-def test_inspect_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("domains.timeseries.sources._reachable", lambda timeout: False)
     arguments = ["inspect", "dataset=Heartbeat", "attention=quest", "protocol=tslib", "--json"]
-    assert cli.main(arguments) in (0, 3)
+    assert cli.main(arguments) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"]["total"] == 422_018
     assert found["steps"] == {"per_epoch": 13, "epochs": 100, "total": 1300}
     assert found["learning_rate"][0] == {"epoch": 0, "value": 0.001}
-    assert found["memory"]["optimizer_bytes"] >= 2 * found["memory"]["weights_bytes"]
+    assert found["memory"]["optimizer_bytes"] >= 2 * 4 * found["parameters"]["trainable"]
 
 
 def test_doctor_finds_this_machine_ready(capsys: pytest.CaptureFixture[str]) -> None:
