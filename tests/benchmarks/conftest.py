@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.pool_bench import Bench
+
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
@@ -21,3 +23,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"needs the right to mount a small file system: {done.stderr.strip()}")
     yield tmp_path
     subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """An empty store with what it takes to run pools over it."""
+    return Bench(tmp_path)
