@@ -69,10 +69,12 @@ class _L2Normalize(torch.autograd.Function):
         inverse = torch.where(inverse < 0.999 / EPS, inverse, 0.0)
         total = None
         if grad is not None:
-            # (grad - y (y . grad)) / norm, in the order that takes the fewest passes over memory.
+            # (grad - y (y . grad)) / norm in one buffer: on a CPU a fresh one costs more than a
+            # pass over it.
             grad = widen(grad)
-            along = (y * grad).sum(-1, keepdim=True) * -inverse
-            total = torch.addcmul(grad * inverse, y, along)
+            total = y * grad
+            along = total.sum(-1, keepdim=True)
+            total = total.copy_(grad).addcmul_(y, along, value=-1.0).mul_(inverse)
         if grad_inverse is not None:
             through_inverse = y * (-grad_inverse * inverse.square())
             total = through_inverse if total is None else total + through_inverse
