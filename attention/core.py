@@ -12,7 +12,7 @@ from . import kernels, registry
 from .variant import Call, Context, LayerState
 
 if TYPE_CHECKING:
-    from .telemetry import Recorder
+    from .recorder import Recorder
 
 
 class AttentionCore(nn.Module):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attention import telemetry
+from attention.recorder import Reading
 from benchmarks import hardware
 from benchmarks.config import RunConfig, TelemetryConfig
 from benchmarks.files import replacing
@@ -69,7 +70,7 @@ class AttentionReadings(L.Callback):
         self._phase = phase
         self._config = config
         self._watch: telemetry.Telemetry | None = None
-        self.latest: dict[str, telemetry.Reading] = {}
+        self.latest: dict[str, Reading] = {}
 
     def on_train_batch_start(
         self, trainer: Trainer, module: Module, batch: Any, batch_idx: int

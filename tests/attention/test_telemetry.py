@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attention import AttentionCore, MultiHeadAttention, recompute, telemetry
+from attention import AttentionCore, MultiHeadAttention, recompute, recorder, telemetry
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_blocks_do_not_show(model: nn.Sequential, monkeypatch: pytest.MonkeyPatc
     readings = []
     for size in (2**20, 1):
         monkeypatch.setattr(recompute, "BLOCK_SCORES", size)
-        monkeypatch.setattr(telemetry, "BLOCK_SCORES", size)
+        monkeypatch.setattr(recorder, "BLOCK_SCORES", size)
         with telemetry.attach(model, mode="exact") as watch:
             model(x)
             readings.append(watch.collect())
