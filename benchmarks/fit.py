@@ -128,6 +128,7 @@ class PhaseFit:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         settings = self._cfg.trainer
         return L.Trainer(
             accelerator=settings.accelerator,

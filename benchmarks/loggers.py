@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 from benchmarks.config import RunConfig
@@ -14,16 +15,29 @@ if TYPE_CHECKING:
 LOGGERS = ("none", "tensorboard", "wandb", "mlflow")
 
 
+def require(name: str) -> None:
+    """Make sure that a logger can be used, before anything is run.
+
+    Raises:
+        ValueError: unknown logger, or its package is not installed.
+    """
+    if name not in LOGGERS:
+        raise unknown("logger", name, LOGGERS)
+    if name != "none" and importlib.util.find_spec(name) is None:
+        raise ValueError(
+            f"logger={name} needs the package {name}, which is not installed; "
+            "`.venv/bin/pip install -e '.[logging]'` brings it"
+        )
+
+
 def build_loggers(cfg: RunConfig, run: Run, phase: str) -> list[Logger]:
     """The Lightning loggers that `logger=` asks for.
 
     Raises:
-        ValueError: unknown logger.
-        ModuleNotFoundError: its package is not installed (extra `logging`).
+        ValueError: see :func:`require`.
     """
     name = cfg.logger.name
-    if name not in LOGGERS:
-        raise unknown("logger", name, LOGGERS)
+    require(name)
     if name == "none":
         return []
     label = f"{cfg.dataset.name}-{cfg.attention.name}-{run.key.hash}-seed{cfg.seed}-{phase}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from benchmarks import loggers
 from benchmarks.config import LauncherConfig
 from benchmarks.estimate import Estimates
 from benchmarks.launch.local import LocalPool
@@ -26,10 +27,13 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
         0 if every run is done, 1 if some ended otherwise or wait, 3 if data were missing.
 
     Raises:
+        ValueError: the logger asked for is not installed.
         StoreError: the store cannot be written.
         LaunchError: workers cannot be started.
     """
     console = Console(highlight=False, soft_wrap=True)
+    for logger in {planned.config.logger.name for planned in runs}:
+        loggers.require(logger)
     todo = pending(runs, store, retry)
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
