@@ -186,17 +186,24 @@ def choices(group: str, domain: str | None = None) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("[!_]*.yaml")))
 
 
+def default_domain() -> str:
+    """The domain that `conf/config.yaml` names."""
+    domain: str = _compose(()).domain
+    return domain
+
+
 def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> DictConfig:
     """Compose one configuration, without the attention part.
 
     Args:
-        groups: chosen file of each group, by its short name (`dataset: JapaneseVowels`).
+        groups: chosen file of each group, by its short name (`dataset: JapaneseVowels`); the
+            domain at least.
         overrides: dotted keys and their values, applied last.
 
     Raises:
         ValueError: a group has no such file, or a key does not exist; with the nearest right one.
     """
-    domain = groups.get("domain", "timeseries")
+    domain = groups["domain"]
     if domain not in choices("domain"):
         raise unknown("domain", domain, choices("domain"))
     arguments = []

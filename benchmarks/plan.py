@@ -127,11 +127,20 @@ def _entries(request: Request) -> Iterator[dict[str, Any]]:
         axes: dict[str, Any] = {k: _as_list(v) for k, v in part.get("overrides", {}).items()}
         axes.update({k: _as_list(v) for k, v in part.items() if k not in ("overrides", "seeds")})
         axes.update(asked)
-        domains = axes.pop("domain", ["timeseries"])
+        if "seed" in asked and request.seeds is not None:
+            raise ValueError("give either seeds=<how many> or seed=<which>, not both")
+        seeds = request.seeds if request.seeds is not None else part.get("seeds")
+        domains = axes.pop("domain", None) or [_domain_of(axes.get("dataset", []))]
         for domain in domain_names() if domains == ["all"] else domains:
-            entry = {"domain": domain, **axes}
-            seeds = request.seeds if request.seeds is not None else part.get("seeds")
-            yield _with_bench_defaults(entry, seeds)
+            yield _with_bench_defaults({"domain": domain, **axes}, seeds)
+
+
+def _domain_of(datasets: Sequence[str]) -> str:
+    """The domain that has a file for one of the data sets, else the configured default."""
+    for domain in domain_names():
+        if set(datasets) & set(configuration.choices("dataset", domain)):
+            return domain
+    return configuration.default_domain()
 
 
 def _with_bench_defaults(entry: dict[str, Any], seeds: int | None) -> dict[str, Any]:
@@ -149,8 +158,6 @@ def _with_bench_defaults(entry: dict[str, Any], seeds: int | None) -> dict[str, 
         entry["attention"] = list(registry.names())
     if "seed" not in entry:
         entry["seed"] = list(range(bench.seeds if seeds is None else seeds))
-    elif seeds is not None:
-        raise ValueError("give either seeds=<how many> or seed=<which>, not both")
     return entry
 
 

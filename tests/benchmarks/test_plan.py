@@ -62,6 +62,10 @@ def test_seed_zero_is_a_seed() -> None:
     assert only("seed=0").config.seed == 0
 
 
+def test_a_seed_asked_for_replaces_those_of_a_suite() -> None:
+    assert {run.key.seed for run in plan("suite=quick", "seed=7")} == {7}
+
+
 def test_the_seed_is_not_part_of_the_hash() -> None:
     runs = plan("dataset=JapaneseVowels", "attention=quest", "seed=0,7")
     assert len({run.key.hash for run in runs}) == 1
