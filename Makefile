@@ -6,7 +6,7 @@ PIP_ARGS ?=
 EXTRAS   ?= dev,stats,slurm
 
 RUN  := .venv/bin/python run_all.py
-PIP  := .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-compile $(PIP_ARGS)
+PIP  := .venv/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
 WITH := -c .venv/constraints.txt
 
 pick   = $(if $($(1)),$(2)=$($(1)))
