@@ -128,22 +128,3 @@ def test_the_result_tells_where_it_comes_from(tmp_path: Path) -> None:
     assert set(result["metrics"]) <= set(result["metric_info"])
     assert result["parameters"]["total"] >= result["parameters"]["attention"] > 0
     assert {"max_logit", "entropy", "key_norm_mean"} <= set(result["telemetry"])
-
-
-def test_variants_start_from_the_same_weights_and_see_the_same_batches(tmp_path: Path) -> None:
-    from benchmarks.runner import build
-    from domains.registry import load
-
-    seen: dict[str, Any] = {}
-    for name in ("standard", "quest", "qknorm_hs", "elliptical"):
-        cfg = planned(f"attention={name}").config
-        domain = load(cfg.domain)
-        phase = domain.next_phase(cfg, [])
-        assert phase is not None
-        data, module = build(domain, cfg, phase)
-        seen[name] = module.state_dict(), next(iter(data.train_dataloader()))
-    weights, batch = seen["standard"]
-    for name, (other_weights, other_batch) in seen.items():
-        for key, tensor in weights.items():
-            assert torch.equal(tensor, other_weights[key]), (name, key)
-        assert str(batch) == str(other_batch), name
