@@ -53,10 +53,12 @@ class BudgetConfig:
 
 @dataclass
 class TrainerConfig:
-    """Where and in which precision a run is trained. Only `precision` is part of its identity."""
+    """Where and in which precision a run is trained, on one device.
+
+    Only `precision` is part of its identity.
+    """
 
     accelerator: str = "auto"
-    devices: int = 1
     precision: str = "32-true"
     compile: bool = False
     checkpoint_every_s: float = 30.0

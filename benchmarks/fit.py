@@ -132,7 +132,7 @@ class PhaseFit:
         settings = self._cfg.trainer
         return L.Trainer(
             accelerator=settings.accelerator,
-            devices=settings.devices,
+            devices=1,
             precision=settings.precision,  # type: ignore[arg-type]  # checked by Lightning
             max_epochs=-1 if self._phase.max_epochs is None else self._phase.max_epochs,
             max_steps=-1 if self._phase.max_steps is None else self._phase.max_steps,
