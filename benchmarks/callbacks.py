@@ -128,11 +128,24 @@ class DivergenceGuard(L.Callback):
     ) -> None:
         if trainer.global_step % self._every and batch_idx + 1 < trainer.num_training_batches:
             return
-        loss = float(outputs["loss"] if isinstance(outputs, Mapping) else outputs)
-        if not math.isfinite(loss):
+        self._check(trainer, "loss", outputs["loss"] if isinstance(outputs, Mapping) else outputs)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        # The last update of an epoch is first seen in what is evaluated after it.
+        self.check_metrics(trainer)
+
+    def check_metrics(self, trainer: Trainer) -> None:
+        """End the run if a loss that was logged is not finite."""
+        for name, value in trainer.callback_metrics.items():
+            if name.endswith("/loss"):
+                self._check(trainer, name, value)
+
+    def _check(self, trainer: Trainer, name: str, value: Tensor) -> None:
+        if not math.isfinite(float(value)):
             raise RunEnded(
                 "diverged",
-                f"loss {loss} at step {trainer.global_step}, epoch {trainer.current_epoch}",
+                f"{name} {float(value)} at step {trainer.global_step}, "
+                f"epoch {trainer.current_epoch}",
                 step=trainer.global_step,
                 epoch=trainer.current_epoch,
                 telemetry=self._readings.summary(),

@@ -11,7 +11,7 @@ from benchmarks.launch.planned import LaunchError
 from benchmarks.paths import results_dir
 from benchmarks.store import Store, StoreError
 from benchmarks.suggest import did_you_mean
-from domains.contract import DataUnavailable
+from domains.contract import DataCorrupt, DataUnavailable
 
 if TYPE_CHECKING:
     from benchmarks.plan import Planned
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         return commands[command](rest)
     except ValueError as error:
         return _fail(EXIT_USAGE, str(error))
-    except (DataUnavailable, LaunchError, StoreError) as error:
+    except (DataCorrupt, DataUnavailable, LaunchError, StoreError) as error:
         return _fail(EXIT_ENVIRONMENT, str(error))
 
 

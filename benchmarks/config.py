@@ -31,6 +31,10 @@ CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 GROUPS = ("domain", "dataset", "recipe", "budget", "trainer", "telemetry", "launcher", "logger")
 """Configuration groups that the command line can choose by name."""
 
+ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+TELEMETRY_MODES = ("sampled", "exact", "off")
+
 NESTED_GROUPS = ("dataset", "recipe")
 """Groups whose files lie in one folder a domain."""
 
@@ -50,6 +54,9 @@ class BudgetConfig:
     name: str = "full"
     max_epochs: int | None = None
 
+    def __post_init__(self) -> None:
+        _at_least(1, {"budget.max_epochs": self.max_epochs})
+
 
 @dataclass
 class TrainerConfig:
@@ -63,6 +70,15 @@ class TrainerConfig:
     compile: bool = False
     checkpoint_every_s: float = 30.0
 
+    def __post_init__(self) -> None:
+        for key, value, allowed in (
+            ("trainer.accelerator", self.accelerator, ACCELERATORS),
+            ("trainer.precision", self.precision, PRECISIONS),
+        ):
+            if value not in allowed:
+                raise unknown(key, value, allowed)
+        _at_least(0, {"trainer.checkpoint_every_s": self.checkpoint_every_s})
+
 
 @dataclass
 class TelemetryConfig:
@@ -71,6 +87,11 @@ class TelemetryConfig:
     mode: str = "sampled"
     every: int = 50
     rows: int = 64
+
+    def __post_init__(self) -> None:
+        if self.mode not in TELEMETRY_MODES:
+            raise unknown("telemetry.mode", self.mode, TELEMETRY_MODES)
+        _at_least(1, {"telemetry.every": self.every, "telemetry.rows": self.rows})
 
 
 @dataclass
@@ -91,6 +112,14 @@ class LauncherConfig:
     threads: int = 1
     max_attempts: int = 3
     time_limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, {"launcher.threads": self.threads, "launcher.max_attempts": self.max_attempts})
+        _at_least(1e-3, {"launcher.time_limit_s": self.time_limit_s})
+        if self.workers != "auto" and (type(self.workers) is not int or self.workers < 1):
+            raise ValueError(
+                f"launcher.workers={self.workers!r} must be 'auto' or a whole number of at least 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -141,8 +170,8 @@ class RunConfig:
             trainer=_typed(TrainerConfig, raw["trainer"], "trainer"),
             telemetry=_typed(TelemetryConfig, raw["telemetry"], "telemetry"),
             logger=_typed(LoggerConfig, raw["logger"], "logger"),
-            seed=int(raw["seed"]),
-            synthetic=bool(raw["synthetic"]),
+            seed=_checked("seed", raw["seed"], int),
+            synthetic=_checked("synthetic", raw["synthetic"], bool),
         )
 
 
@@ -213,7 +242,8 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
     for group, name in groups.items():
         if group == "dataset" and name not in choices("dataset", domain):
             generic = _compose((f"domain={domain}",)).get("generic_dataset")
-            if generic is None:
+            known_names = {known.lower() for known in choices("dataset", domain)}
+            if generic is None or name.lower() in known_names:
                 raise unknown("dataset", name, choices("dataset", domain))
             dataset_name, name = name, generic
         elif name not in choices(group, domain):
@@ -234,6 +264,8 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
                 f"unknown key '{key}'.{did_you_mean(key, known)} "
                 f"`python run_all.py inspect domain={domain}` shows all keys."
             )
+        if OmegaConf.is_dict(OmegaConf.select(config, key)):
+            raise ValueError(f"'{key}' holds several keys; set one of them: {key}.…=…")
         OmegaConf.update(config, key, value, force_add=True)
     return config
 
@@ -320,6 +352,18 @@ def _typed(schema: type, raw: Any, where: str) -> Any:
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"{where}: {first} (key {error.full_key})") from error
+
+
+def _checked(key: str, value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{key}={value!r} must be {kind.__name__}")
+    return value
+
+
+def _at_least(bound: float, values: Mapping[str, float | None]) -> None:
+    for key, value in values.items():
+        if value is not None and not value >= bound:
+            raise ValueError(f"{key}={value} must be at least {bound}")
 
 
 def _identity_fields(instance: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from benchmarks.plan import expand, parse
-from domains.contract import DataUnavailable
+from domains.contract import DataCorrupt, DataUnavailable
 from domains.registry import load as load_domain
 
 
@@ -18,7 +18,7 @@ def prepare(arguments: Sequence[str]) -> int:
         arguments: `NAME ...`, or `key=value` as for `run`; nothing: all sets of all domains.
 
     Returns:
-        0 if all are ready, 3 if one is missing.
+        0 if all are ready, 3 if one is missing or damaged.
     """
     console = Console(soft_wrap=True, highlight=False)
     named = ",".join(a for a in arguments if "=" not in a)
@@ -37,9 +37,10 @@ def prepare(arguments: Sequence[str]) -> int:
             data = domain.build_data(cfg, phase)
             data.prepare_data()
             data.setup("fit")
-        except DataUnavailable as error:
+        except (DataCorrupt, DataUnavailable) as error:
             missing = True
-            console.print(f"[red]{cfg.dataset.name}: missing.[/red]")
+            what = "missing" if isinstance(error, DataUnavailable) else "damaged"
+            console.print(f"[red]{cfg.dataset.name}: {what}.[/red]")
             console.print(str(error), markup=False)
             continue
         info = data.info

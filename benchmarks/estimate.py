@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from statistics import median
 
-from benchmarks.store import RunKey, Store
+from benchmarks.store import RunKey, Store, StoreError
 
 
 class Estimates:
@@ -19,7 +19,10 @@ class Estimates:
         self._by_cell: dict[tuple[str, ...], list[float]] = defaultdict(list)
         self._by_task: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for run in store.runs():
-            result = run.result()
+            try:
+                result = run.result()
+            except StoreError:  # damaged, or of a newer version: it says nothing here
+                continue
             if result is None:
                 continue
             key = run.key

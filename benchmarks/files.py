@@ -181,7 +181,9 @@ def read_json(path: Path, newest_schema: int) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise CorruptFileError(path, f"holds a {type(value).__name__} instead of an object")
     schema = value.get("schema", newest_schema)
-    if not isinstance(schema, int) or schema > newest_schema:
+    if not isinstance(schema, int):
+        raise CorruptFileError(path, f"schema {schema!r} is no number")
+    if schema > newest_schema:
         raise StoreError(
             f"{path} was written by a newer version of this suite (schema {schema}, this one knows "
             f"{newest_schema}). Update the suite, or name another store with RESULTS_DIR."

@@ -64,12 +64,13 @@ class PhaseFit:
         readings = AttentionReadings(run, phase.name, cfg.telemetry)
         self._recorder = Recorder(run, cfg, phase, readings, progress)
         self._best = BestWeights(phase.selection)
+        self._guard = DivergenceGuard(readings, cfg.trainer.accelerator)
         # Values are recorded before the selection may stop, and all of it before it is saved.
         self._callbacks: list[L.Callback] = [
             StepSeeds(cfg.seed, phase.name),
             StopRequests(should_stop),
             readings,
-            DivergenceGuard(readings, cfg.trainer.accelerator),
+            self._guard,
             self._recorder,
             self._best,
             ResumePoint(self._resume_path, cfg.trainer.checkpoint_every_s),
@@ -153,6 +154,7 @@ class PhaseFit:
 
     def _test(self, trainer: L.Trainer) -> dict[str, float]:
         trainer.test(self._module, datamodule=self._data, verbose=False)
+        self._guard.check_metrics(trainer)
         return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
     def _save_weights(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
 
 from attention import registry
@@ -67,17 +68,26 @@ def parse(arguments: Sequence[str]) -> Request:
     values: dict[str, list[Any]] = {}
     for override in parsed:
         key = override.key_or_group
+        if override.type != OverrideType.CHANGE:
+            raise ValueError(f"'{override.input_line}': write key=value, without + or ~")
         if override.is_sweep_override():
             values[key] = list(override.sweep_iterator())
         else:
             values[key] = [override.value()]
+    for key in {"domain", "attention", "protocol", *GROUPS} & values.keys():
+        for value in values[key]:
+            if not isinstance(value, str):
+                raise ValueError(f"{key}={value!r} must be a name; a comma separates several")
+    for value in values.get("seed", []):
+        if type(value) is not int or value < 0:
+            raise ValueError(f"seed={value!r} must be a whole number of at least 0")
     suite = _single(values, "suite")
     seeds = _single(values, "seeds")
     retry = values.pop("retry", [])
     for state in retry:
         if state not in FINAL:
             raise unknown("final state", str(state), FINAL)
-    if seeds is not None and (not isinstance(seeds, int) or seeds < 1):
+    if seeds is not None and (type(seeds) is not int or seeds < 1):
         raise ValueError(f"seeds={seeds!r} must be a positive number; for a given seed use seed=…")
     return Request(
         suite=None if suite is None else str(suite),
@@ -96,7 +106,11 @@ def expand(request: Request) -> list[Planned]:
     runs: dict[RunKey, Planned] = {}
     for entry in _entries(request):
         for planned in _expand_entry(entry):
-            runs.setdefault(planned.key, planned)
+            if runs.setdefault(planned.key, planned) != planned:
+                raise ValueError(
+                    f"{planned.key} is asked for twice, in ways that compute the same: keys that "
+                    "change no number (trainer, telemetry, launcher, logger) take one value"
+                )
     return sorted(runs.values(), key=lambda planned: planned.key.seed)
 
 
@@ -109,6 +123,7 @@ def pending(runs: Sequence[Planned], store: Store, retry: Sequence[str] = ()) ->
 def state_of(run: Run) -> str:
     """State of a run; one with a damaged file will be run again, so it counts as planned."""
     try:
+        run.result()  # a run that is done without a readable result is not
         return str(run.status()["state"])
     except CorruptFileError:
         return "planned"

@@ -12,6 +12,7 @@ import torch
 from attention import AttentionFactory, UnsupportedError
 from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig, hash_of
+from benchmarks.files import set_aside
 from benchmarks.fit import PhaseFit
 from benchmarks.store import Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain, parameter_counts
@@ -43,9 +44,7 @@ def execute(
     domain = load_domain(cfg.domain)
     hardware.set_numerics()
     device = hardware.device_name(cfg.trainer.accelerator)
-    run.write_json(
-        "provenance.json", provenance.collect(device=device, threads=torch.get_num_threads())
-    )
+    earlier_sources = _write_provenance(run, device)
     memory = hardware.PeakMemory(cfg.trainer.accelerator)
     done = _finished_phases(run)
     built: tuple[BenchmarkData, BenchmarkModule] | None = None
@@ -58,7 +57,10 @@ def execute(
     if built is None:  # every phase was finished by an attempt that died before the result
         built = build(domain, cfg, _last_phase(domain, cfg, done))
     data, module = built
-    run.write_result(_result(domain, cfg, data, module, done, memory))
+    result = _result(domain, cfg, data, module, done, memory)
+    if earlier_sources:
+        result["notes"].append(f"begun under other code: {', '.join(earlier_sources)}")
+    run.write_result(result)
 
 
 def build(domain: Domain, cfg: RunConfig, phase: Phase) -> tuple[BenchmarkData, BenchmarkModule]:
@@ -157,11 +159,38 @@ def _summary_of_telemetry(last: PhaseResult) -> dict[str, float]:
     return {}
 
 
+def _write_provenance(run: Run, device: str) -> list[str]:
+    """Write how this attempt is made.
+
+    Returns:
+        Code versions of earlier attempts whose work this one builds on, where they differ.
+    """
+    before = run.provenance()
+    now = provenance.collect(device=device, threads=torch.get_num_threads())
+    own = _version_of(now)
+    earlier = [*before.get("earlier_code", []), *([_version_of(before)] if before else [])]
+    earlier = sorted({version for version in earlier if version != own})
+    if not (run.path / "phases.json").exists() and not any(run.path.glob("checkpoints/*")):
+        earlier = []
+    run.write_json("provenance.json", {**now, "earlier_code": earlier})
+    return earlier
+
+
+def _version_of(found: Mapping[str, Any]) -> str:
+    commit, dirty = found["source"]["commit"], found["source"]["dirty"]
+    return f"{(commit or 'unknown')[:12]}{f'+{dirty}' if dirty else ''}"
+
+
 def _finished_phases(run: Run) -> list[PhaseResult]:
+    """Phases that earlier attempts finished; a damaged file is set aside, and all start anew."""
     path = run.path / "phases.json"
     if not path.exists():
         return []
-    return [
-        PhaseResult(**{**raw, "history": tuple(raw["history"])})
-        for raw in json.loads(path.read_text(encoding="utf-8"))["phases"]
-    ]
+    try:
+        return [
+            PhaseResult(**{**raw, "history": tuple(raw["history"])})
+            for raw in json.loads(path.read_text(encoding="utf-8"))["phases"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        print(f"{path} is damaged and was set aside as {set_aside(path, 'corrupt')}")
+        return []

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.store import Store
+from benchmarks.store import Store, StoreError
 
 
 def print_status(store: Store) -> None:
@@ -16,8 +16,12 @@ def print_status(store: Store) -> None:
     cells: dict[tuple[str, str, str, str], Counter[str]] = defaultdict(Counter)
     reasons: list[tuple[str, str, str]] = []
     for run in store.runs():
-        status = run.status()
         key = run.key
+        try:
+            run.result()
+            status = run.status()
+        except StoreError as error:
+            status = {"state": "unreadable", "reason": str(error)}
         cells[(key.domain, key.dataset, key.attention, key.hash)][status["state"]] += 1
         if status["state"] not in ("done", "planned", "running"):
             where = f"{key.dataset} · {key.attention} · seed {key.seed}"

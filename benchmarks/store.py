@@ -87,6 +87,8 @@ class Run:
             return make_status("planned", None, None, 0, {})
         if status.get("state") not in STATES:
             raise CorruptFileError(path, f"unknown state {status.get('state')!r}")
+        if not isinstance(status.get("attempts"), int):
+            raise CorruptFileError(path, "no number of attempts")
         return status
 
     def result(self) -> dict[str, Any] | None:
@@ -267,7 +269,7 @@ class Run:
         with claim:
             attempts = self.status()["attempts"]
             # The status last: after a crash in between, a `done` without its result is repeated.
-            for name in ("checkpoints", "metrics.jsonl", "result.json"):
+            for name in ("checkpoints", "phases.json", "metrics.jsonl", "result.json"):
                 set_aside(self.path / name, "replaced")
             status = make_status("planned", reason, now(), attempts, {})
             self.write_json("status.json", status)

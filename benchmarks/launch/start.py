@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from benchmarks import loggers
-from benchmarks.config import LauncherConfig
 from benchmarks.estimate import Estimates
+from benchmarks.hardware import uses_cuda
 from benchmarks.launch.local import LocalPool
 from benchmarks.launch.planned import PlannedRun
 from benchmarks.plan import Planned, pending, state_of
@@ -38,7 +38,7 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
     if todo:
-        _pool(todo[0].launcher, store, retry).run(_estimated(todo, store))
+        _pool(todo[0], store, retry).run(_estimated(todo, store))
     if missing:
         return 3
     states = {state_of(store.run(planned.key)) for planned in runs}
@@ -74,12 +74,13 @@ def _with_data(todo: Sequence[Planned], console: Console) -> tuple[list[Planned]
     return ready, any(problems.values())
 
 
-def _pool(launcher: LauncherConfig, store: Store, retry: Sequence[str]) -> LocalPool:
+def _pool(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool:
+    launcher, accelerator = planned.launcher, planned.config.trainer.accelerator
     workers = launcher.workers
     if workers == "auto":
-        workers = max(1, len(os.sched_getaffinity(0)) // launcher.threads)
-    elif not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"launcher.workers={workers!r} must be 'auto' or a positive number")
+        # Runs that share a GPU would slow each other down and may not fit into its memory.
+        cores = len(os.sched_getaffinity(0)) // launcher.threads
+        workers = 1 if uses_cuda(accelerator) else max(1, cores)
     return LocalPool(
         store,
         workers=workers,

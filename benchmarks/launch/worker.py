@@ -184,6 +184,8 @@ def _call(
     except (ClaimLostError, StoreWriteError):
         raise
     except (Exception, SystemExit) as error:
+        if type(error).__name__ == "SIGTERMException":  # Lightning's answer to a scheduler's signal
+            return _Ended("interrupted", "terminated (SIGTERM)", {})
         traceback.print_exc()
         if (full := full_disk(error, run.path / "checkpoints")) is not None:
             raise full from error

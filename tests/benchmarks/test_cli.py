@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cli
+from benchmarks.paths import results_dir
 
 SMOKE = ("dataset=JapaneseVowels", "synthetic=true", "budget=smoke", "launcher.workers=1")
 
@@ -60,6 +61,29 @@ def test_run_plan_status_and_run_again(capsys: pytest.CaptureFixture[str]) -> No
     assert "0 to do" in capsys.readouterr().out
     assert cli.main(["status"]) == 0
     assert "2 done" in capsys.readouterr().out
+
+
+def test_a_lost_result_is_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Symptom: a damaged result.json of a finished run was never repaired."""
+    asked = [*SMOKE, "attention=standard", "seed=0"]
+    assert cli.main(["run", *asked]) == 0
+    (result,) = results_dir().glob("**/result.json")
+    before = result.read_text()
+    result.write_text('{"schema": 1, "met')
+    cli.main(["status"])
+    assert "1 unreadable" in capsys.readouterr().out
+    assert cli.main(["run", *asked]) == 0
+    assert json.loads(result.read_text())["metrics"] == json.loads(before)["metrics"]
+    assert result.with_name("result.json.corrupt-1").exists()
+
+
+def test_retry_trains_again() -> None:
+    """Symptom: the phases of the first attempt were taken for those of the second."""
+    asked = [*SMOKE, "attention=standard", "seed=0"]
+    assert cli.main(["run", *asked]) == 0
+    assert cli.main(["run", *asked, "retry=done"]) == 0
+    (run,) = (path.parent for path in results_dir().glob("**/result.json"))
+    assert {path.name for path in run.iterdir()} >= {"phases.json.replaced-1", "metrics.jsonl"}
 
 
 def test_a_diverged_run_is_code_1_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,6 +115,40 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> N
     assert "max_logit" in ended.value.details["telemetry"]
 
 
+def test_weights_that_become_nan_in_the_last_step_are_no_result(tmp_path: Path) -> None:
+    """Symptom: accuracy of a model full of NaN, at chance level, stood in the table."""
+    plan = planned("recipe.optimizer.lr=1e38", "recipe.batch_size=64", "budget=smoke")
+    with pytest.raises(RunEnded) as ended:
+        go(start(tmp_path, plan), plan)
+    assert ended.value.state == "diverged"
+
+
+def test_damaged_leftovers_are_set_aside_and_the_run_starts_anew(tmp_path: Path) -> None:
+    plan = planned("budget.max_epochs=2", "trainer.checkpoint_every_s=0")
+    whole, broken = start(tmp_path / "whole", plan), start(tmp_path / "broken", plan)
+    go(whole, plan)
+    (broken.path / "phases.json").write_text('{"phases": [')
+    (broken.path / "checkpoints").mkdir()
+    (broken.path / "checkpoints" / "main.resume.ckpt").write_bytes(b"PK torn")
+    go(broken, plan)
+    assert_equal(outcome(whole), outcome(broken))
+    assert (broken.path / "phases.json.corrupt-1").exists()
+    assert (broken.path / "checkpoints" / "main.resume.ckpt.corrupt-1").exists()
+
+
+def test_a_run_continued_under_other_code_says_so(tmp_path: Path) -> None:
+    plan = planned("budget.max_epochs=3", "trainer.checkpoint_every_s=0")
+    run = start(tmp_path, plan)
+    with pytest.raises(RunEnded):
+        go(run, plan, after(5))
+    found = run.provenance()
+    found["source"]["commit"] = "0123456789abcdef"
+    run.write_json("provenance.json", found)
+    go(run, plan)
+    notes = json.loads((run.path / "result.json").read_text())["notes"]
+    assert any("begun under other code: 0123456789ab" in note for note in notes)
+
+
 def test_the_result_tells_where_it_comes_from(tmp_path: Path) -> None:
     plan = planned("budget=smoke", "attention=qknorm_hs")
     run = start(tmp_path, plan)
