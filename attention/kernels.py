@@ -40,8 +40,7 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
             q, k, v, mask, dropout_p=dropout, is_causal=by_flag, scale=scale
         )
     if q.shape[:-1].numel() * k.shape[-2] <= STORED_SCORES_LIMIT:
-        mask = attention_mask(prepared, call, causal=call.causal)
-        return _attend_storing(prepared, mask, dropout)
+        return _attend_storing(prepared, call, dropout)
     out: Tensor = _attend_recomputing(prepared, call, dropout)
     return out
 
@@ -103,20 +102,30 @@ def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
     return not (dropout > 0.0 or bias_learns or prepared.v.shape[-1] != prepared.q.shape[-1])
 
 
-def _attend_storing(prepared: Prepared, mask: Tensor | None, dropout: float) -> Tensor:
+def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     """Plain operations: a fifth faster than PyTorch's own path, whose random numbers are slow."""
+    wide = _widened(prepared)
+    q, k, v, scale = wide
+    mask = attention_mask(wide, call, causal=call.causal)
+    with torch.autocast("cpu", enabled=False):
+        weights, hidden = masked_softmax((q * scale) @ k.mT, mask)
+        if dropout > 0.0:
+            weights = weights * draw_kept(weights.shape, dropout)
+        out = (weights @ v) * (1.0 / (1.0 - dropout))
+    out = out if hidden is None else out.masked_fill(hidden, 0.0)
+    return out.to(prepared.q.dtype)
+
+
+def _widened(prepared: Prepared) -> Prepared:
+    """Half precision as float32: float16 holds no number below all the logits that it can hold."""
     q, k, v, scale = prepared
-    weights, hidden = masked_softmax((q * scale) @ k.mT, mask)
-    if dropout > 0.0:
-        weights = weights * draw_kept(weights.shape, dropout)
-    out = (weights @ v) * (1.0 / (1.0 - dropout))
-    return out if hidden is None else out.masked_fill(hidden, 0.0)
+    return Prepared(widen(q), widen(k), widen(v), scale)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_recomputing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     dtype = prepared.q.dtype
-    wide = Prepared(widen(prepared.q), widen(prepared.k), widen(prepared.v), prepared.scale)
+    wide = _widened(prepared)
     mask = attention_mask(wide, call, causal=call.causal)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())]

@@ -37,7 +37,7 @@ class Recorder:
             prepared: what the variant made of them.
             call: masks.
         """
-        if not self.active:
+        if not self.active or q.numel() == 0 or k.numel() == 0:
             return
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             self._add_norms("query_norm", q, call.query_padding_mask)

@@ -14,6 +14,7 @@ from attention import AttentionFactory
 from attention.tags import tag_of
 from domains.common.schedules import schedule_factor
 from domains.contract import (
+    OPTIMIZERS,
     DataInfo,
     DataSource,
     DomainSpec,
@@ -169,7 +170,7 @@ def build_optimizer(net: nn.Module, config: OptimizerConfig) -> torch.optim.Opti
                 groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
             )
     raise ValueError(
-        f"recipe.optimizer.name={config.name!r} is unknown; allowed: adam, adamw, radam, sgd"
+        f"recipe.optimizer.name={config.name!r} is unknown; allowed: {', '.join(OPTIMIZERS)}"
     )
 
 

@@ -7,11 +7,32 @@ of `domains/` (see :mod:`domains.registry`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from domains.common.schedules import SCHEDULES
+
 DataKind = Literal["real", "sample", "regenerated", "synthetic"]
+
+OPTIMIZERS = ("adam", "adamw", "radam", "sgd")
+"""What :func:`domains.base.build_optimizer` can build."""
+
+INTERVALS = ("step", "epoch")
+"""What a schedule can count."""
+
+
+def refuse_unknown(key: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise a ValueError that names the key unless its value is allowed."""
+    if value not in (names := tuple(allowed)):
+        raise ValueError(f"{key}={value!r} is unknown; allowed: {', '.join(names)}")
+
+
+def refuse_unless(fits: bool, key: str, value: object, allowed: str) -> None:
+    """Raise a ValueError that names the key unless its value fits."""
+    if not fits:
+        raise ValueError(f"{key}={value} must be {allowed}")
 
 
 class DataUnavailable(RuntimeError):
@@ -190,6 +211,16 @@ class OptimizerConfig:
     momentum: float = 0.0
     nesterov: bool = False
 
+    def __post_init__(self) -> None:
+        key = "recipe.optimizer"
+        refuse_unknown(f"{key}.name", self.name, OPTIMIZERS)
+        refuse_unless(0.0 < self.lr < math.inf, f"{key}.lr", self.lr, "a number above 0")
+        decay = self.weight_decay
+        refuse_unless(0.0 <= decay < math.inf, f"{key}.weight_decay", decay, "a number from 0")
+        fit = len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)
+        refuse_unless(fit, f"{key}.betas", list(self.betas), "two numbers from 0 to below 1")
+        refuse_unless(0.0 < self.eps < math.inf, f"{key}.eps", self.eps, "a number above 0")
+
 
 @dataclass
 class ScheduleConfig:
@@ -206,6 +237,13 @@ class ScheduleConfig:
     interval: str = "step"
     warmup: int = 0
     final: float = 0.0
+
+    def __post_init__(self) -> None:
+        key = "recipe.schedule"
+        refuse_unknown(f"{key}.name", self.name, SCHEDULES)
+        refuse_unknown(f"{key}.interval", self.interval, INTERVALS)
+        refuse_unless(self.warmup >= 0, f"{key}.warmup", self.warmup, "at least 0")
+        refuse_unless(0.0 <= self.final <= 1.0, f"{key}.final", self.final, "from 0 to 1")
 
 
 @dataclass
@@ -227,6 +265,14 @@ class RecipeConfig:
     gradient_clip: float | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+    def __post_init__(self) -> None:
+        for key in ("max_epochs", "batch_size"):
+            value = getattr(self, key)
+            refuse_unless(value >= 1, f"recipe.{key}", value, "at least 1")
+        clip = self.gradient_clip
+        fit = clip is None or clip > 0.0
+        refuse_unless(fit, "recipe.gradient_clip", clip, "above 0, or null for no clipping")
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,15 @@ class QKNormDSConfig:
             number.
     """
 
-    init: float | str = "fourth_root"
+    init: float | int | str = "fourth_root"
 
     def __post_init__(self) -> None:
         if isinstance(self.init, str) and self.init not in ("fourth_root", "unit"):
             raise ValueError(
                 f"init={self.init!r} is unknown; allowed: 'fourth_root', 'unit', or a number"
             )
+        if isinstance(self.init, int):  # 1 and 1.0 are one configuration
+            object.__setattr__(self, "init", float(self.init))
 
     def value(self, head_dim: int) -> float:
         """The initial value for a head of this width."""

@@ -2,7 +2,8 @@
 
     logit_ij = c_h (q_i / |q_i|) . (k_j / |k_j|)
 
-c_h is stored as a logarithm, so it is always positive; it starts at 10 and is at most `max_scale`.
+c_h is stored as a logarithm, so it is always positive; it starts at 10, or at
+`max_scale` where that is lower, and is at most `max_scale`.
 No factor 1/sqrt(d). |logit_ij| <= c_h.
 
 Source: Henry et al. 2020, arXiv 2010.04245; initial value, logarithm and bound as in
@@ -30,13 +31,13 @@ class QKNormHSConfig:
     """Options.
 
     Args:
-        max_scale: upper bound of c_h; None = no bound.
+        max_scale: upper bound of c_h, and its start where it is below 10; None = no bound.
     """
 
     max_scale: float | None = 100.0
 
     def __post_init__(self) -> None:
-        if self.max_scale is not None and self.max_scale <= 0.0:
+        if self.max_scale is not None and not self.max_scale > 0.0:
             raise ValueError(f"max_scale={self.max_scale} must be positive, or None for no bound")
 
 
@@ -52,7 +53,9 @@ class QKNormHS(Variant):
     def __init__(self, config: QKNormHSConfig, context: Context) -> None:
         super().__init__(config, context)
         self.log_bound = math.inf if config.max_scale is None else math.log(config.max_scale)
-        self.log_scale = nn.Parameter(torch.full((context.heads, 1, 1), math.log(10.0)))
+        # A start above the bound would get no gradient, ever.
+        start = min(math.log(10.0), self.log_bound)
+        self.log_scale = nn.Parameter(torch.full((context.heads, 1, 1), start))
 
     def prepare(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Prepared:
         scale = self.log_scale.clamp(max=self.log_bound).exp()

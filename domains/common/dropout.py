@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 STEPS = 2**16
-"""On a CPU a rate is rounded to a multiple of 1 / STEPS."""
+"""On a CPU a rate is rounded to a multiple of 1 / STEPS below 1."""
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -22,7 +22,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    dropped = round(rate * STEPS)
+    dropped = min(round(rate * STEPS), STEPS - 1)
     if dropped == 0:
         return x
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from domains.contract import ScheduleConfig
+if TYPE_CHECKING:  # the contract reads the names of the schedules from here
+    from domains.contract import ScheduleConfig
 
 
 def _constant(progress: float) -> float:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from domains.contract import DomainSpec, Protocol, RecipeConfig
+from domains.contract import (
+    DomainSpec,
+    Protocol,
+    RecipeConfig,
+    refuse_unknown,
+    refuse_unless,
+)
 
 __all__ = ["ON_TEST", "SPEC", "DatasetConfig", "ModelConfig", "RecipeConfig"]
 
@@ -57,6 +63,11 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         if self.folds == 1 or self.folds < 0:
             raise ValueError(f"dataset.folds={self.folds} must be 0 (no folds) or at least 2")
+        if self.train is not None and self.folds > self.train:
+            raise ValueError(
+                f"dataset.folds={self.folds} must be at most the number of training series, "
+                f"here {self.train}"
+            )
         if not 0.0 < self.validation < 1.0:
             raise ValueError(f"dataset.validation={self.validation} must lie between 0 and 1")
 
@@ -101,13 +112,18 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for key, allowed in (("readout", READOUTS), ("token_init", TOKEN_INITS), ("head", HEADS)):
+            refuse_unknown(f"model.{key}", getattr(self, key), allowed)
+        for key in ("layers", "heads", "feedforward", "width"):
             value = getattr(self, key)
-            if value not in allowed:
-                raise ValueError(f"model.{key}={value!r} is unknown; allowed: {', '.join(allowed)}")
+            refuse_unless(value >= 1, f"model.{key}", value, "at least 1")
         if self.width % 2:
             raise ValueError(
                 f"model.width={self.width} must be even: positions are sine and cosine"
             )
+        multiple = f"a multiple of model.heads={self.heads}"
+        refuse_unless(self.width % self.heads == 0, "model.width", self.width, multiple)
+        rate = self.dropout
+        refuse_unless(0.0 <= rate < 1.0, "model.dropout", rate, "at least 0 and below 1")
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from domains.timeseries.prepare import (
     fingerprint,
     holdout_splits,
     published_splits,
+    refuse_mismatch,
     shared_series,
     stratified_folds,
     stratified_part,
@@ -147,10 +148,15 @@ def build(cfg: Any, phase: Phase, loaded: LoadedSet) -> TimeSeriesData:
 
     Under `holdout` the validation part and the folds are drawn from the run's seed alone: all
     variants under one seed select on the same series.
+
+    Raises:
+        DataCorrupt: the files do not belong together.
+        ValueError: TRAIN is too small for the folds or the validation part that are asked for.
     """
     published = cfg.protocol == "tslib"
     train = clean(loaded.train, "train", halve=published)
     test = clean(loaded.test, "test", halve=published)
+    refuse_mismatch(train, test)
     notes = [*loaded.notes, *train.notes, *test.notes]
     if shared := shared_series(train, test):
         notes.append(f"{shared} test series are training series too, value for value")
@@ -200,10 +206,21 @@ def _rows(cfg: Any, phase: Phase, train: CleanSet) -> tuple[Any, Any]:
     if part == "all":
         return everything, everything[:0]
     if part == "fold":
+        if cfg.dataset.folds > len(everything):
+            raise ValueError(
+                f"dataset.folds={cfg.dataset.folds} must be at most the number of training "
+                f"series, here {len(everything)}"
+            )
         fold = stratified_folds(train.labels, cfg.dataset.folds, cfg.seed)
         inside = fold == phase.data["fold"]
         return everything[~inside], everything[inside]
-    return stratified_part(train.labels, cfg.dataset.validation, cfg.seed)
+    training, validation = stratified_part(train.labels, cfg.dataset.validation, cfg.seed)
+    if not validation.size:
+        raise ValueError(
+            f"dataset={cfg.dataset.name}: every class has a single training series, so none is "
+            "left for a validation part; choose the epoch by folds (dataset.folds=2 or more)"
+        )
+    return training, validation
 
 
 def _cut(split: Split, length: int) -> tuple[Split, int]:

@@ -105,9 +105,9 @@ class SeriesEmbedding(nn.Module):
         batch, steps, _ = series_blc.shape
         if steps + self.shift > len(self.positions):
             # A test series may be longer than every training series.
-            self.positions = sine_positions(
-                steps + self.shift, self.positions.shape[1], self.positions.device
-            )
+            old = self.positions
+            longer = sine_positions(steps + self.shift, old.shape[1], old.device)
+            self.positions = longer.to(old.dtype)
         x = self.values(self._neighbours(series_blc, lengths_b))
         x = x + self.positions[self.shift : self.shift + steps]
         if self.token is None:

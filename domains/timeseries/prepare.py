@@ -104,6 +104,20 @@ def clean(file: TsFile, name: str, *, halve: bool) -> CleanSet:
     return CleanSet(series, steps, np.array(file.classes)[file.labels], tuple(notes))
 
 
+def refuse_mismatch(train: CleanSet, test: CleanSet) -> None:
+    """Refuse two files that do not belong to one set.
+
+    Raises:
+        DataCorrupt: the files differ in channels, or TEST has a class that TRAIN has not.
+    """
+    channels = train.series.shape[2], test.series.shape[2]
+    if channels[0] != channels[1]:
+        raise DataCorrupt("TRAIN has {} channels, but TEST has {}".format(*channels))
+    unknown = np.setdiff1d(test.labels, train.labels)
+    if unknown.size:
+        raise DataCorrupt(f"classes without a training series: {', '.join(unknown)}")
+
+
 def moments(data: CleanSet, rows: Ints | None = None) -> tuple[Floats, Floats]:
     """(C,) mean and standard deviation (ddof 1) of the channels over the steps of some series."""
     rows = np.arange(len(data.series)) if rows is None else rows
@@ -153,15 +167,13 @@ def holdout_splits(
         instance_norm: per series and channel, over time.
 
     Raises:
-        DataCorrupt: the test file has a class that the training file has not.
+        DataCorrupt: see :func:`refuse_mismatch`.
     """
     assert not np.intersect1d(training, validation).size, "a series is in two splits"
+    refuse_mismatch(train, test)
     mean, sd = moments(train, training)
     sd = np.where(sd < CONSTANT_SD, 1.0, sd)
     classes, codes = np.unique(train.labels, return_inverse=True)
-    unknown = np.setdiff1d(test.labels, classes)
-    if unknown.size:
-        raise DataCorrupt(f"classes without a training series: {', '.join(unknown)}")
     test_codes = np.searchsorted(classes, test.labels)
     parts: dict[str, Split] = {}
     for name, data, labels in (("train", train, codes), ("test", test, test_codes)):

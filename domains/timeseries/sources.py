@@ -79,7 +79,8 @@ def locate(name: str) -> SetFiles | None:
     if data := os.environ.get("DATA_DIR"):
         roots.insert(0, ("DATA_DIR", Path(data)))
     for origin, root in roots:
-        if root is None or not root.is_dir():
+        # Unlike Path.is_dir, this is False for a folder that may not be looked at.
+        if root is None or not os.path.isdir(root):
             continue
         for depth in range(SEARCH_DEPTH + 1):
             for train in sorted(root.glob("*/" * depth + f"{name}/{name}_TRAIN.ts")):
@@ -150,14 +151,19 @@ def fetch(config: DatasetConfig) -> SetFiles:
     """Download a set from the archive into `CACHE_DIR` and verify it.
 
     Raises:
-        DataUnavailable: no network, or the archive has no such set.
+        DataUnavailable: no network, no such set in the archive, or nowhere to write it to.
         DataCorrupt: the download is damaged or differs from a pinned checksum.
     """
     name = config.name
     target = cache_dir() / "timeseries" / name
     url = ARCHIVE_URL.format(name=name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-")
+    except OSError as error:
+        reason = f"CACHE_DIR, now {cache_dir()}, cannot be written to: {error}"
+        raise DataUnavailable(_how_to_supply(name, reason)) from error
+    with work as scratch:
         archive, folder = Path(scratch, "set.zip"), Path(scratch, name)
         folder.mkdir()
         try:
@@ -236,7 +242,7 @@ def _parse(path: Path, digest: str) -> TsFile:
     if path.stat().st_size < CACHE_FROM_BYTES:
         return read_ts(path)
     cached = cache_dir() / "timeseries" / "parsed" / f"{path.stem}-v{CACHE_VERSION}-{digest}.npz"
-    if cached.exists():
+    if os.path.exists(cached):
         try:
             with np.load(cached, allow_pickle=False) as arrays:
                 return TsFile(
@@ -246,14 +252,27 @@ def _parse(path: Path, digest: str) -> TsFile:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             log.warning("cache %s is damaged (%s) and is built again", cached, error)
     parsed = read_ts(path)
+    try:
+        _store(parsed, cached)
+    except OSError as error:
+        log.warning("CACHE_DIR cannot be written to; %s is parsed every time (%s)", path, error)
+    return parsed
+
+
+def _store(parsed: TsFile, cached: Path) -> None:
+    """Write a cache file, whole or not at all."""
     cached.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".npz", delete=False) as scratch:
-        np.savez(
-            scratch,
-            classes=np.array(parsed.classes),
-            labels=parsed.labels,
-            lengths=parsed.lengths,
-            values=parsed.values,
-        )
-    os.replace(scratch.name, cached)
-    return parsed
+        try:
+            np.savez(
+                scratch,
+                classes=np.array(parsed.classes),
+                labels=parsed.labels,
+                lengths=parsed.lengths,
+                values=parsed.values,
+            )
+            scratch.flush()
+            os.replace(scratch.name, cached)
+        except BaseException:
+            Path(scratch.name).unlink(missing_ok=True)
+            raise

@@ -145,3 +145,19 @@ def test_compiled_training_with_dropout_runs() -> None:
     out = torch.compile(core, backend="aot_eager")(q, q, q)
     torch.testing.assert_close(out, expected)
     out.sum().backward()
+
+
+@pytest.mark.parametrize("limit", [0, kernels.STORED_SCORES_LIMIT])
+@pytest.mark.parametrize("biased", [False, True])
+def test_hidden_keys_get_no_attention_in_float16(
+    limit: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Visible logits of -45000 lie below a quarter of the lowest float16."""
+    monkeypatch.setattr(kernels, "STORED_SCORES_LIMIT", limit)
+    q, k = torch.full((1, 1, 2, 1), -150.0).half(), torch.full((1, 1, 3, 1), 300.0).half()
+    v = torch.tensor([1.0, 1.0, 1.0, 1.0, 9.0, 9.0]).half().view(1, 1, 3, 2)
+    mask = torch.tensor([[True, True, False]])
+    bias = torch.zeros(3, requires_grad=True) if biased else None
+    out = kernels.attend(Prepared(q, k, v, 1.0), Call(mask, bias, False))
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out, torch.ones_like(out))

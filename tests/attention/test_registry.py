@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from attention import AttentionFactory, Context, UnsupportedError, Variant, registry
@@ -74,7 +75,7 @@ def test_entry_says_what_a_table_shows() -> None:
     [
         ({"initt": 1.0}, r"'initt'.*did you mean 'init'.*allowed: init"),
         ({"init": "ones"}, r"init='ones'.*'fourth_root', 'unit'"),
-        ({"init": True}, r"init=True.*float \| str.*bool"),
+        ({"init": True}, r"init=True.*float \| int \| str.*bool"),
         ({"init": None}, "init=None"),
     ],
 )
@@ -89,6 +90,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     ("name", "options"),
     [
         ("qknorm_hs", {"max_scale": 0.0}),
+        ("qknorm_hs", {"max_scale": float("nan")}),
         ("elliptical", {"scaling": "median"}),
         ("elliptical", {"causal": 1}),
         ("plain", {"count": 1.5}),
@@ -172,3 +174,19 @@ def test_a_name_is_given_once_and_options_have_defaults() -> None:
         registry.register("bare", dict, summary="", source="")(Plain)
     with pytest.raises(ValueError, match="unknown"):
         registry.unregister("bare")
+
+
+def test_a_whole_number_as_init_is_taken() -> None:
+    """By the engine too, which builds the options through OmegaConf."""
+    schema = OmegaConf.structured(registry.config_of("qknorm_ds"))
+    found = OmegaConf.to_object(OmegaConf.merge(schema, {"init": 1}))
+    assert found == registry.configure("qknorm_ds", {"init": 1})
+    assert isinstance(found.init, float)
+
+
+def test_a_scale_does_not_start_above_its_bound() -> None:
+    core = AttentionFactory("qknorm_hs", {"max_scale": 5.0}).core(2, 4)
+    scale = core.variant.log_scale
+    torch.testing.assert_close(scale.exp(), torch.full_like(scale, 5.0))
+    core(*torch.randn(3, 1, 2, 3, 4)).square().sum().backward()
+    assert scale.grad.ne(0).all()

@@ -141,3 +141,10 @@ def test_a_watched_model_can_be_copied_compiled_and_cast(model: nn.Sequential) -
     with telemetry.attach(model) as watch:
         model(x)
         assert exact == pytest.approx(watch.collect()["1.core"]["max_logit"], rel=0.05)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 8), (2, 0, 8)])
+def test_an_empty_batch_is_not_recorded(model: nn.Sequential, shape: tuple[int, ...]) -> None:
+    with telemetry.attach(model) as watch:
+        model(torch.randn(shape))
+        assert not watch.collect()

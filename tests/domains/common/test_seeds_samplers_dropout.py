@@ -72,3 +72,9 @@ def test_dropout_is_the_identity_outside_training_and_at_rate_zero():
     assert Dropout(0.5).eval()(x) is x
     with pytest.raises(ValueError, match="dropout rate"):
         Dropout(1.0)
+
+
+def test_a_rate_that_rounds_to_one_drops_without_dividing_by_zero():
+    out = Dropout(0.999999)(torch.ones(1000))
+    assert out.isfinite().all()
+    assert out.ne(0).float().mean() < 0.01

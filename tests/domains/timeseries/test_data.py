@@ -9,10 +9,12 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from domains.base import build_optimizer
-from domains.contract import Phase
+from domains.contract import DataCorrupt, Phase
 from domains.timeseries import data as data_module
 from domains.timeseries.config import DatasetConfig, ModelConfig
 from domains.timeseries.domain import DOMAIN
+from domains.timeseries.sources import LoadedSet
+from domains.timeseries.ts_format import TsFile
 
 from .helpers import MAIN, PAPER_SETS, Config, History, dataset, fit, module_of, small_model
 
@@ -210,3 +212,44 @@ def test_folds_partition_the_training_series():
     final = DOMAIN.tiny(cfg, Phase("final", 1, data={"part": "all"}))
     assert set(final.splits) == {"train", "test"}
     assert len(final.splits["train"]) == 26 * 4
+
+
+def loaded(train: tuple[int, str], test: tuple[int, str], each: int = 4) -> LoadedSet:
+    """A made-up set; of each file the channels and the classes, one letter each."""
+
+    def file(channels: int, classes: str) -> TsFile:
+        labels = np.repeat(np.arange(len(classes)), each)
+        lengths = np.full((len(labels), channels), 5)
+        values = np.random.default_rng(channels).normal(size=lengths.sum())
+        return TsFile(tuple(classes), labels, lengths, values)
+
+    return LoadedSet(file(*train), file(*test), "sample", "made up", ())
+
+
+@pytest.mark.parametrize("protocol", ["holdout", "tslib"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_test_file_with_other_channels_is_refused(protocol, channels):
+    with pytest.raises(DataCorrupt, match=f"TRAIN has 3 channels, but TEST has {channels}"):
+        data_module.build(Config(protocol=protocol), MAIN, loaded((3, "ab"), (channels, "ab")))
+
+
+@pytest.mark.parametrize("protocol", ["holdout", "tslib"])
+def test_a_test_class_unknown_to_train_is_refused(protocol):
+    with pytest.raises(DataCorrupt, match="classes without a training series: c"):
+        data_module.build(Config(protocol=protocol), MAIN, loaded((3, "ab"), (3, "abc")))
+
+
+def test_classes_of_one_series_leave_no_validation_part():
+    made = loaded((3, "abc"), (3, "abc"), each=1)
+    with pytest.raises(ValueError, match="every class has a single training series"):
+        data_module.build(Config(), MAIN, made)
+    data_module.build(Config(protocol="tslib"), MAIN, made)
+
+
+def test_more_folds_than_training_series_are_refused():
+    with pytest.raises(ValueError, match=r"dataset.folds=271 must be at most .* here 270"):
+        DatasetConfig(name="JapaneseVowels", train=270, folds=271)
+    cfg = Config(dataset=DatasetConfig(name="Made", folds=9))
+    phase = Phase("fold0", 1, test=False, data={"part": "fold", "fold": 0})
+    with pytest.raises(ValueError, match=r"dataset.folds=9 must be at most .* here 8"):
+        data_module.build(cfg, phase, loaded((3, "ab"), (3, "ab")))

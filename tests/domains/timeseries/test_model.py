@@ -264,8 +264,20 @@ def test_training_differs_and_two_evaluations_agree():
         ({"token_init": "ones"}, "model.token_init='ones' is unknown; allowed: normal, zeros"),
         ({"head": "mlp"}, "model.head='mlp' is unknown; allowed: gelu, linear"),
         ({"width": 17}, "model.width=17 must be even"),
+        ({"width": 18}, "model.width=18 must be a multiple of model.heads=4"),
+        ({"width": 0}, "model.width=0 must be at least 1"),
+        ({"layers": 0}, "model.layers=0 must be at least 1"),
+        ({"heads": 0}, "model.heads=0 must be at least 1"),
+        ({"feedforward": 0}, "model.feedforward=0 must be at least 1"),
+        ({"dropout": 1.0}, "model.dropout=1.0 must be at least 0 and below 1"),
+        ({"dropout": float("nan")}, "model.dropout=nan"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         small_model(**options)
+
+
+def test_a_bfloat16_model_takes_a_series_longer_than_training():
+    net = net_of(small_model()).to(torch.bfloat16).eval()
+    assert net(torch.randn(2, 15, 3, dtype=torch.bfloat16)).isfinite().all()

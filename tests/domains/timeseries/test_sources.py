@@ -215,3 +215,35 @@ def test_truncated_file_of_a_real_set_is_named(data_dir):
     (folder / "JapaneseVowels_TRAIN.ts").write_bytes(origin.train.read_bytes()[:100_000])
     with pytest.raises(DataCorrupt, match=r"JapaneseVowels_TRAIN\.ts, line \d+"):
         sources.load(DatasetConfig(name="JapaneseVowels"))
+
+
+@pytest.fixture
+def no_cache(tmp_path, monkeypatch):
+    """A CACHE_DIR that nobody, not even root, can write to."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CACHE_DIR", str(tmp_path / "file" / "cache"))
+
+
+def test_an_unwritable_cache_does_not_keep_from_files_at_hand(
+    data_dir, no_cache, monkeypatch, caplog
+):
+    write_set(data_dir / "Made")
+    monkeypatch.setattr(sources, "CACHE_FROM_BYTES", 0)
+    assert sources.load(made_config()).test.values[-1] == 9
+    assert "CACHE_DIR cannot be written to" in caplog.text
+
+
+def test_a_full_disk_leaves_no_part_of_a_cache_file(data_dir, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    write_set(data_dir / "Made")
+    monkeypatch.setattr(sources, "CACHE_FROM_BYTES", 0)
+    monkeypatch.setattr(np, "savez", full)
+    assert sources.load(made_config()).test.values[-1] == 9
+    assert list((tmp_path / "cache" / "timeseries" / "parsed").iterdir()) == []
+
+
+def test_a_download_without_a_writable_cache_names_it(data_dir, no_cache):
+    with pytest.raises(DataUnavailable, match=r"CACHE_DIR, now .* cannot be written to"):
+        sources.load(made_config())
