@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ KIND_NOTES = {
     "regenerated": "data made by the published generator: not the published files",
 }
 _OUTCOMES = ("diverged", "oom", "timeout", "failed", "skipped", "interrupted", "running")
+
+_LONGEST_PART = 80
+"""Characters of a part of a slug: names of files are limited."""
 
 
 @dataclass(frozen=True, order=True)
@@ -174,7 +178,8 @@ class Group:
             if column.info.note:
                 notes[f"{column.primary}: {column.info.note}"].append(column.label)
             for text in sorted({note for row in column_rows(column) for note in row.notes}):
-                notes[text].append(column.label)
+                if text != column.info.note:
+                    notes[text].append(column.label)
         return [
             text if labels == every else f"{', '.join(labels)}: {text}"
             for text, labels in notes.items()
@@ -246,7 +251,10 @@ def _slugs(keys: list[TableKey]) -> dict[TableKey, str]:
 
 
 def _safe(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "_.=" else "_" for c in text).strip("_.")
+    safe = "".join(c if c.isalnum() or c in "_.=" else "_" for c in text).strip("_.")
+    if len(safe) <= _LONGEST_PART:
+        return safe
+    return f"{safe[: _LONGEST_PART - 9]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def run_command(row: Row, dataset: str, seeds: Sequence[int]) -> str:

@@ -1,23 +1,30 @@
 """Names for configurations that would otherwise claim the same cell.
 
-Two hashes of one variant on one data set under the same protocol, recipe and budget differ in
-something that somebody overrode. What differs becomes part of the label: options of the attention
-name another row (`qknorm_ds (init=2)`), everything else names another table (`recipe.optimizer.lr=
-0.01`), so that the variants of one table still share everything but the attention.
+Runs on one data set under the same protocol, recipe and budget may differ in something that
+somebody overrode. What differs becomes part of the label: options of the attention tell apart rows
+of one variant (`qknorm_ds (init=2)`), everything else names another table (`recipe.optimizer.lr=
+0.01`), whichever variants differ in it, so that the variants of one table share everything but the
+attention.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from reports.rows import Row
 
 _ATTENTION = "attention.options."
-_NO_PART_OF_IDENTITY = ("seed", "launcher.", "logger.", "telemetry.", "trainer.")
+_NO_PART_OF_IDENTITY = (
+    "seed.", "launcher.", "logger.", "telemetry.", "trainer.",
+    "dataset.sha256.", "dataset.source.", "dataset.licence.",  # fields marked `identity=False`
+)  # fmt: skip
 _STILL_PART_OF_IDENTITY = "trainer.precision"
+
+UNREADABLE = "config.yaml=unset"
+"""Setting of runs whose configuration cannot be read: what they compare with is unknown."""
 
 
 def label_configurations(
@@ -27,7 +34,7 @@ def label_configurations(
 
     Args:
         rows: of a whole store.
-        config_of: resolved configuration of a row; asked only where labels are needed.
+        config_of: resolved configuration of a row, empty if it cannot be read.
     """
     tables: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -49,19 +56,19 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
     hashes: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
         hashes[(row.dataset, row.fingerprint, row.attention)].setdefault(row.hash, row)
-    if all(len(found) == 1 for found in hashes.values()):
-        return [replace(row, variant=row.attention) for row in rows]
     flat = {
         row.run_key[:4]: _flatten(config_of(row))
         for found in hashes.values()
         for row in found.values()
     }
+    columns: dict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
     differing: set[str] = set()
-    for found in hashes.values():
+    for (dataset, fingerprint, _), found in hashes.items():
         configs = [flat[row.run_key[:4]] for row in found.values()]
-        for key in set().union(*configs):
-            if len({config.get(key) for config in configs}) > 1:
-                differing.add(key)
+        columns[(dataset, fingerprint)] += configs
+        differing |= {key for key in _differing(configs) if key.startswith(_ATTENTION)}
+    for members in columns.values():
+        differing |= {key for key in _differing(members) if not key.startswith("attention.")}
     # Configurations that read alike but hash apart stay apart, under their hash.
     taken: dict[tuple[str, ...], set[str]] = defaultdict(set)
     labels: dict[tuple[str, ...], tuple[str, str, str]] = {}
@@ -79,8 +86,16 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
     return result
 
 
+def _differing(configs: Iterable[Mapping[str, str]]) -> set[str]:
+    known = [config for config in configs if config]
+    keys = set().union(*known)
+    return {key for key in keys if len({config.get(key) for config in known}) > 1}
+
+
 def _label(config: Mapping[str, str], differing: set[str]) -> tuple[str, str, str]:
     """Options in short, options as overrides, all other overrides."""
+    if not config:
+        return "", "", UNREADABLE
     values = {key: config.get(key, "unset") for key in sorted(differing)}
     options = {
         key.removeprefix(_ATTENTION): value
@@ -100,6 +115,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{name}.")
-        elif name == _STILL_PART_OF_IDENTITY or not name.startswith(_NO_PART_OF_IDENTITY):
-            flat[name] = str(value)
+        elif name == _STILL_PART_OF_IDENTITY or not f"{name}.".startswith(_NO_PART_OF_IDENTITY):
+            # Labels are joined with ", ": lists are written without it.
+            flat[name] = str(value).replace(", ", ",") if isinstance(value, list) else str(value)
     return flat

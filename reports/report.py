@@ -14,7 +14,7 @@ from reports.frame import Frame
 from reports.groups import arrange
 from reports.plots import Picture
 from reports.rows import ReportError, Row, variant_order
-from reports.table import Table, to_csv, to_latex, to_markdown
+from reports.table import Table, md_line, to_csv, to_latex, to_markdown
 from reports.tables import missing, tables_of
 
 DIGITS = 10
@@ -198,13 +198,13 @@ def pictures(report: Report) -> list[Picture]:
 def summary(report: Report) -> str:
     """One Markdown page with facts, findings and the main tables."""
     lines = ["# Attention benchmark report", ""]
-    lines += [f"- {name}: {text}" for name, text in report.facts()]
+    lines += [f"- {name}: {md_line(text)}" for name, text in report.facts()]
     for section in report.sections:
         key = section.table.group.key
-        lines += ["", f"## {key.title()} ({key.details()})", ""]
+        lines += ["", f"## {md_line(f'{key.title()} ({key.details()})')}", ""]
         for finding in section.findings:
             aside = f" ({finding.aside})" if finding.aside else ""
-            lines.append(f"- {finding.text}{aside}: {finding.verdict}")
+            lines.append(f"- {md_line(f'{finding.text}{aside}: {finding.verdict}')}")
         lines += ["", to_markdown(section.tables[0]).rstrip()]
     for _, table, _ in report.views:
         if table:
@@ -214,12 +214,12 @@ def summary(report: Report) -> str:
     if not unfilled:
         lines.append("Nothing: every variant has every seed.")
     for cell, _, command in unfilled:
-        lines += [f"{cell.variant} on {cell.dataset} ({', '.join(cell.words())}):", ""]
-        lines += [f"    {command}", ""]
+        lines += [md_line(f"{cell.variant} on {cell.dataset} ({', '.join(cell.words())}):"), ""]
+        lines += [f"    {' '.join(command.splitlines())}", ""]
     for problem in report.frame.problems:
-        lines.append(f"- left out: {problem.path}: {problem.message}")
+        lines.append(f"- left out: {md_line(f'{problem.path}: {problem.message}')}")
     for remark in report.remarks:
-        lines.append(f"- {remark}")
+        lines.append(f"- {md_line(remark)}")
     return "\n".join(lines).rstrip() + "\n"
 
 

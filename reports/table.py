@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -83,7 +84,14 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def md_line(text: str) -> str:
+    """Text for one line of Markdown outside tables; what has no meaning there stays readable."""
+    text = re.sub(r"[\\*`]|<(?=[A-Za-z/!?])|(?<=\])\(", r"\\\g<0>", " ".join(text.splitlines()))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\_", text)
+
+
 def _md(text: str) -> str:
+    text = " ".join(text.splitlines())
     for char in "\\|*_<`":
         text = text.replace(char, f"\\{char}")
     return text

@@ -206,3 +206,16 @@ def test_the_report_needs_no_torch() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_hostile_name_stays_text_in_the_summary(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>*b* `c` [d](e) _f_\n# g"
+    for attention in ("standard", "quest"):
+        write_run(tmp_path / "store", RunSpec(attention=attention, recipe=evil))
+    assert cli.main([f"results={tmp_path / 'store'}", f"output={tmp_path / 'out'}"]) == 0
+    lines = (tmp_path / "out" / "summary.md").read_text().splitlines()
+    (heading,) = [line for line in lines if line.startswith("## timeseries")]
+    escaped = r"recipe \<script>alert(1)\</script>\*b\* \`c\` [d]\(e) \_f\_ # g, budget full"
+    assert escaped in heading
+    assert "model transformer_cls" in heading
+    assert "# g" not in {line[:3] for line in lines}

@@ -187,6 +187,68 @@ def test_overrides_split_tables_and_keep_pairs_together(tmp_path: Path) -> None:
     assert all(group.variants == ("standard", "quest") for group in groups)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "settings"),
+    [
+        (
+            {"recipe": {"name": "tslib", "optimizer": {"lr": 0.02}, "batch_size": 4}},
+            {
+                "recipe.batch_size=unset, recipe.optimizer.lr=0.001",
+                "recipe.batch_size=4, recipe.optimizer.lr=0.02",
+            },
+        ),
+        ({"model": {"width": 32}}, {"model.width=128", "model.width=32"}),
+        (
+            {"trainer": {"precision": "bf16"}},
+            {"trainer.precision=32-true", "trainer.precision=bf16"},
+        ),
+    ],
+)
+def test_variants_trained_differently_are_not_compared(
+    tmp_path: Path, overrides: dict[str, Any], settings: set[str]
+) -> None:
+    """One hash a variant, but the variants do not share recipe, model or precision."""
+    for seed in range(2):
+        write_run(tmp_path, RunSpec(attention="standard", seed=seed))
+        write_run(tmp_path, RunSpec(attention="quest", seed=seed, overrides=overrides))
+    frame = load(tmp_path)
+    groups = arrange(frame.rows)
+    assert {group.key.setting for group in groups} == settings
+    assert sorted(group.variants for group in groups) == [("quest",), ("standard",)]
+    assert all(group.key.setting in group.key.details() for group in groups)
+    (tmp_path / "runs.csv").write_text(runs_csv(frame.rows))
+    (tmp_path / "results.csv").write_text(results_csv(frame.rows))
+    assert len(arrange(read_csv(tmp_path).rows)) == 2
+
+
+def test_what_is_no_part_of_identity_separates_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, RunSpec(attention="standard"))
+    noise = {
+        "telemetry": {"every": 7}, "logger": {"name": "wandb"}, "launcher": {"workers": 3},
+        "trainer": {"precision": "32-true", "devices": 2},
+        "dataset": {"name": "JapaneseVowels", "version": "1", "source": "a mirror"},
+    }  # fmt: skip
+    write_run(tmp_path, RunSpec(attention="quest", options={"a": 1}, overrides=noise))
+    (group,) = arrange(load(tmp_path).rows)
+    assert (group.variants, group.key.setting) == (("standard", "quest"), "")
+
+
+def test_a_run_with_an_unreadable_configuration_is_compared_with_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, RunSpec(attention="standard"))
+    (write_run(tmp_path, RunSpec(attention="quest")) / "config.yaml").write_text("{")
+    groups = arrange(load(tmp_path).rows)
+    assert {group.key.setting for group in groups} == {"", "config.yaml=unset"}
+
+
+def test_many_differences_leave_names_of_files_short(tmp_path: Path) -> None:
+    write_run(tmp_path, RunSpec(attention="standard"))
+    model = {"width": 64} | {f"some_long_option_{i}": [i, i] for i in range(40)}
+    write_run(tmp_path, RunSpec(attention="quest", overrides={"model": model}))
+    slugs = {group.slug for group in arrange(load(tmp_path).rows)}
+    assert len(slugs) == 2
+    assert all(len(slug) < 150 for slug in slugs)
+
+
 def test_options_of_the_attention_split_rows(tmp_path: Path) -> None:
     write_run(tmp_path, RunSpec(attention="standard"))
     for init in (1.0, 2.0):
@@ -276,3 +338,10 @@ def test_csv_files_of_somebody_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ReportError, match="not those of a report"):
         read_csv(tmp_path)
+
+
+def test_a_note_of_metric_and_runs_stands_once(tmp_path: Path) -> None:
+    note = "selected on the test split"
+    write_run(tmp_path, RunSpec(protocol="tslib", result={"notes": [note, "another"]}))
+    (group,) = arrange(load(tmp_path).rows)
+    assert group.notes() == [f"test/accuracy: {note}", "another"]
