@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .compiling import not_compiled
 from .normalize import widen
 from .recompute import RecomputedAttention, draw_kept, masked_softmax
 from .variant import Call, Prepared
@@ -122,7 +123,7 @@ def _widened(prepared: Prepared) -> Prepared:
     return Prepared(widen(q), widen(k), widen(v), scale)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@not_compiled
 def _attend_recomputing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     dtype = prepared.q.dtype
     wide = _widened(prepared)

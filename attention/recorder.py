@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
+from .compiling import not_compiled
 from .normalize import widen
 from .recompute import BLOCK_SCORES
 from .variant import Call, Prepared
@@ -28,7 +29,7 @@ class Recorder:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def record(self, q: Tensor, k: Tensor, prepared: Prepared, call: Call) -> None:
         """Add one forward pass.
 

@@ -33,7 +33,8 @@ usage: python run_all.py COMMAND [key=value ...]
 A comma sweeps: attention=standard,quest recipe.optimizer.lr=0.001,0.0003
 Frequent keys: suite domain dataset attention seeds (how many) seed (which) protocol budget recipe
 retry=diverged runs that outcome again. Folders: RESULTS_DIR, DATA_DIR, CACHE_DIR.
-Exit codes: 0 all done, 1 some runs failed, 2 usage or configuration, 3 environment or data missing.
+Exit codes: 0 all done, 1 some runs failed, 2 usage or configuration, 3 environment or data missing,
+130 interrupted.
 """
 
 
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     if command not in commands:
         hint = did_you_mean(command, [*commands, "report"])
         return _fail(EXIT_USAGE, f"unknown command '{command}'.{hint}\n\n{HELP}")
+    if {"--help", "-h"} & set(rest):
+        return show_help(rest)
     try:
         return commands[command](rest)
     except ValueError as error:

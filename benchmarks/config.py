@@ -13,6 +13,7 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class TrainerConfig:
     accelerator: str = "auto"
     precision: str = "32-true"
     compile: bool = False
-    checkpoint_every_s: float = 30.0
+    checkpoint_every_s: float = 10.0
 
     def __post_init__(self) -> None:
         for key, value, allowed in (
@@ -242,8 +243,10 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
     for group, name in groups.items():
         if group == "dataset" and name not in choices("dataset", domain):
             generic = _compose((f"domain={domain}",)).get("generic_dataset")
-            known_names = {known.lower() for known in choices("dataset", domain)}
-            if generic is None or name.lower() in known_names:
+            known_names = [known.lower() for known in choices("dataset", domain)]
+            # Any other name may be right, but not one that is a slip away from a known one.
+            slip = get_close_matches(name.lower(), known_names, n=1, cutoff=0.85)
+            if generic is None or slip:
                 raise unknown("dataset", name, choices("dataset", domain))
             dataset_name, name = name, generic
         elif name not in choices(group, domain):

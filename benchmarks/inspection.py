@@ -141,6 +141,12 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "steps", f"{steps['per_epoch']:,} an epoch, at most {steps['total']:,}"
     yield "weights kept", found["selection"]
     rates = found["learning_rate"]
-    yield "learning rate", ", ".join(f"{r['value']:.3g} (epoch {r['epoch']})" for r in rates)
+    constant = len({rate["value"] for rate in rates}) == 1
+    yield (
+        "learning rate",
+        f"{rates[0]['value']:.3g}, constant"
+        if constant
+        else ", ".join(f"{rate['value']:.3g} (epoch {rate['epoch']})" for rate in rates),
+    )
     for name, size in found["memory"].items():
         yield f"memory: {name.removesuffix('_bytes')}", f"{size / 2**20:,.1f} MiB"

@@ -26,7 +26,7 @@ def require(name: str) -> None:
     if name != "none" and importlib.util.find_spec(name) is None:
         raise ValueError(
             f"logger={name} needs the package {name}, which is not installed; "
-            "`.venv/bin/pip install -e '.[logging]'` brings it"
+            "`make setup EXTRAS=dev,stats,slurm,logging` brings it"
         )
 
 

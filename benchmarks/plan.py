@@ -218,7 +218,7 @@ def _attention_options(entry: Mapping[str, Any]) -> dict[str, dict[str, Sequence
         if not takers:
             known = sorted({o for allowed in own.values() for o in allowed})
             raise ValueError(
-                f"unknown key '{key}'.{did_you_mean(option, known)} "
+                f"unknown key '{key}'.{did_you_mean(key, [f'attention.{o}' for o in known])} "
                 f"Options of {', '.join(own)}: {', '.join(known) or 'none'}."
             )
         for name in takers:

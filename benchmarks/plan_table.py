@@ -20,10 +20,10 @@ def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> N
     cells: dict[str, list[Planned]] = defaultdict(list)
     for planned in runs:
         cells[str(planned.key).rsplit("/", 1)[0]].append(planned)
-    table = Table("run", "protocol", "seeds", "state", "missing takes")
+    table = Table("data set", "attention", "protocol", "seeds", "state", "missing takes", "cell")
     total: float | None = 0.0
     missing_count = 0
-    for cell, members in cells.items():
+    for members in cells.values():
         states = Counter(state_of(store.run(planned.key)) for planned in members)
         missing = pending(members, store, retry)
         each = estimates.seconds(
@@ -33,14 +33,21 @@ def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> N
         missing_count += len(missing)
         total = None if total is None or seconds is None else total + seconds
         table.add_row(
-            cell,
+            members[0].key.dataset,
+            members[0].key.attention,
             members[0].config.protocol,
             ",".join(str(planned.key.seed) for planned in members),
             ", ".join(f"{state} {count}" for state, count in sorted(states.items())),
             in_words(seconds) if missing else "-",
+            members[0].key.hash,
         )
     console.print(table)
     console.print(
-        f"{len(runs)} runs in {len(cells)} cells, {missing_count} to do, "
-        f"one worker needs {in_words(total)} for them"
+        f"{len(runs)} runs in {len(cells)} cells, {missing_count} to do, {_time_in_words(total)}"
     )
+
+
+def _time_in_words(total: float | None) -> str:
+    if total is None:
+        return "how long they take is known once one like them was run"
+    return f"one worker needs {in_words(total)} for them"

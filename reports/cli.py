@@ -165,13 +165,22 @@ def print_summary(
     terminal.print_summary(store_root, console, filters)
 
 
-def refresh() -> None:
-    """Print the summary of the store and write its report if runs were added, after a run.
+def refresh(domain: str | None = None, dataset: str | None = None) -> None:
+    """Print the summary of a run's tables and write the store's report if runs were added.
+
+    Args:
+        domain: only its tables are printed, several as `a,b`; `all` and None mean every domain.
+        dataset: the same for data sets; `default` and None mean every one.
 
     What goes wrong is printed: a finished run stays finished without a report.
     """
     from rich.console import Console
 
     root = Path(os.environ.get("RESULTS_DIR") or "results")
-    print_summary(root, Console())
+    print_summary(
+        root,
+        Console(),
+        domain=None if domain == "all" else domain,
+        dataset=None if dataset == "default" else dataset,
+    )
     _run({}, only_if_changed=True)

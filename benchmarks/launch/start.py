@@ -24,7 +24,8 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     Runs whose data are not here are left out, and named; the others are executed.
 
     Returns:
-        0 if every run is done, 1 if some ended otherwise or wait, 3 if data were missing.
+        0 if every run is done, 1 if some ended otherwise or wait, 3 if data were missing, 130 if
+        the user interrupted.
 
     Raises:
         ValueError: the logger asked for is not installed.
@@ -38,7 +39,9 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
     if todo:
-        _pool(todo[0], store, retry).run(_estimated(todo, store))
+        summary = _pool(todo[0], store, retry).run(_estimated(todo, store))
+        if summary.interrupted:
+            return 130
     if missing:
         return 3
     states = {state_of(store.run(planned.key)) for planned in runs}
