@@ -42,6 +42,13 @@ def test_the_table_of_variants_is_the_registry() -> None:
     assert rewritten(text) == text, "run `python -m tests.test_readme`"
 
 
+def test_the_example_of_use_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = re.search(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    assert found
+    exec(compile(found[1], "README.md", "exec"), {})
+    assert capsys.readouterr().out.count(",") == 7  # a number for each of 8 heads
+
+
 def test_nothing_is_left_to_fill_in() -> None:
     assert "@@" not in README.read_text(encoding="utf-8")
 
