@@ -47,9 +47,8 @@ def label_configurations(
 
 
 def _table(row: Row) -> tuple[Any, ...]:
-    return (
-        row.domain, row.model, row.protocol, row.protocol_version, row.recipe, row.budget, row.kind,
-    )  # fmt: skip
+    # Without the model, whose name follows from keys that commands must repeat (`model.readout`).
+    return (row.domain, row.protocol, row.protocol_version, row.recipe, row.budget, row.kind)
 
 
 def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]]) -> list[Row]:

@@ -221,6 +221,26 @@ def test_variants_trained_differently_are_not_compared(
     assert len(arrange(read_csv(tmp_path).rows)) == 2
 
 
+def test_a_command_for_missing_runs_names_what_the_model_needs(tmp_path: Path) -> None:
+    """Symptom: the command for a cell of the flat read-out made runs of the other one."""
+    for readout in ("cls", "flat"):
+        overrides = {"model": {"readout": readout}}
+        spec = RunSpec(model=f"transformer_{readout}", overrides=overrides)
+        write_run(tmp_path, replace(spec, attention="standard", seed=0))
+        write_run(tmp_path, replace(spec, attention="standard", seed=1))
+        write_run(tmp_path, replace(spec, attention="quest", seed=0))
+    groups = arrange(load(tmp_path).rows)
+    commands = [
+        missing_command(column.cells["quest"], group)
+        for group in groups
+        for column in group.columns
+    ]
+    assert sorted(part for c in commands for part in c.split() if part.startswith("model.")) == [
+        "model.readout=cls",
+        "model.readout=flat",
+    ]
+
+
 def test_what_is_no_part_of_identity_separates_nothing(tmp_path: Path) -> None:
     write_run(tmp_path, RunSpec(attention="standard"))
     noise = {
