@@ -14,7 +14,7 @@ from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig, hash_of
 from benchmarks.files import set_aside
 from benchmarks.fit import PhaseFit
-from benchmarks.store import Run, RunEnded
+from benchmarks.store import CorruptFileError, Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain, parameter_counts
 from domains.common.seeds import derive
 from domains.contract import Phase, PhaseResult
@@ -165,7 +165,11 @@ def _write_provenance(run: Run, device: str) -> list[str]:
     Returns:
         Code versions of earlier attempts whose work this one builds on, where they differ.
     """
-    before = run.provenance()
+    try:
+        before = run.provenance()
+    except CorruptFileError as error:
+        set_aside(error.path, "corrupt")
+        before = {}
     now = provenance.collect(device=device, threads=torch.get_num_threads())
     own = _version_of(now)
     earlier = [*before.get("earlier_code", []), *([_version_of(before)] if before else [])]
