@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +21,11 @@ def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> N
     cells: dict[str, list[Planned]] = defaultdict(list)
     for planned in runs:
         cells[str(planned.key).rsplit("/", 1)[0]].append(planned)
-    table = Table("data set", "attention", "protocol", "seeds", "state", "missing takes", "cell")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("data set", "attention", "protocol"):
+        table.add_column(name, no_wrap=True)  # a narrow terminal must not cut what tells apart
+    for name in ("seeds", "state", "missing takes", "cell"):
+        table.add_column(name)
     total: float | None = 0.0
     missing_count = 0
     for members in cells.values():
