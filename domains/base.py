@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import lightning as L
@@ -75,6 +75,35 @@ class Domain(ABC):
     @abstractmethod
     def summarize(self, cfg: Any, done: Sequence[PhaseResult]) -> Mapping[str, float]:
         """Metrics of the run from the results of its phases; includes the primary metric."""
+
+    def train_together(
+        self,
+        cfgs: Sequence[Any],
+        modules: Sequence[BenchmarkModule],
+        data: BenchmarkData,
+        phase: Phase,
+        epoch_ended: EpochEnded,
+    ) -> Sequence[Mapping[str, float]]:
+        """Train several runs as one batched model; offered where `spec.together` is set.
+
+        The result is that of training each module by itself, up to rounding.
+
+        Args:
+            cfgs: configurations that differ in the seed and `spec.together.keys` alone.
+            modules: freshly initialised, one a run; hold the trained weights on return.
+            data: set up; the same for all.
+            phase: as for a single run, without a selection.
+            epoch_ended: to be called after every epoch with the optimizer steps taken so far and,
+                for every run, the values that a single fit would have logged. It may raise, which
+                ends the training of all.
+
+        Returns:
+            For every run, the metrics of its trained weights on the test split.
+        """
+        raise NotImplementedError(f"domain '{self.name}' trains one run at a time")
+
+
+EpochEnded = Callable[[int, Sequence[Mapping[str, float]]], None]
 
 
 class BenchmarkData(L.LightningDataModule):

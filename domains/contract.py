@@ -81,16 +81,51 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A study of how often training succeeds, over a grid of hyperparameters.
+
+    Its result is not one run's metric but the share of runs with an outcome, so runs that differ
+    in nothing but the keys named here are evaluated together.
+
+    Attributes:
+        axes: dotted keys of the configuration that span the grid: columns, rows of its heat map.
+        replicates: dotted keys that only repeat a point of the grid, beside the seed.
+        outcomes: metrics of which each run has one at 100 and the others at 0; success first.
+    """
+
+    axes: tuple[str, str]
+    replicates: tuple[str, ...]
+    outcomes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Together:
+    """Which runs a domain can train as one batched model.
+
+    Attributes:
+        keys: dotted keys of the configuration in which they may differ, beside the seed.
+        size: most runs in one group; more would not be faster.
+    """
+
+    keys: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True)
 class DomainSpec:
     """What planning needs to know of a domain; `SPEC` of its `config.py`, free of torch.
 
     Attributes:
         schema: dataclasses of the configuration groups `dataset`, `model` and `recipe`.
         protocols: by name, the default first.
+        grid: set where success over a grid of hyperparameters is the result.
+        together: set where `Domain.train_together` is implemented.
     """
 
     schema: Mapping[str, type]
     protocols: Mapping[str, Protocol]
+    grid: Grid | None = None
+    together: Together | None = None
 
 
 @dataclass(frozen=True)
