@@ -180,7 +180,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
     """What a run computes, and nothing about where, when or with which seed.
 
     Fields of the domain's dataclasses with metadata `identity=False` (licence texts, notes) are
-    left out.
+    left out; those with `identity="unless default"`, which came later than the first results, are
+    part of it where they are set to something else.
     """
     protocol = domain_spec(config.domain).protocols[config.protocol]
     return {
@@ -373,8 +374,13 @@ def _identity_fields(instance: Any) -> dict[str, Any]:
     return {
         f.name: _plain(getattr(instance, f.name))
         for f in dataclasses.fields(instance)
-        if f.metadata.get("identity", True)
+        if _computes(f, getattr(instance, f.name))
     }
+
+
+def _computes(known: dataclasses.Field[Any], value: Any) -> bool:
+    rule = known.metadata.get("identity", True)
+    return value != known.default if rule == "unless default" else bool(rule)
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import lightning as L
@@ -138,6 +139,8 @@ class BenchmarkModule(L.LightningModule):
         super().__init__()
         self.net = net
         self.recipe = recipe
+        # Called here for its refusals: what a model cannot do is said when it is built.
+        parameter_rates(net, recipe.optimizer, **recipe.qk_options)
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
@@ -148,11 +151,8 @@ class BenchmarkModule(L.LightningModule):
         return dict(self.net.named_children())
 
     def configure_optimizers(self) -> Any:
-        """Optimizer and per-step or per-epoch schedule of the recipe.
-
-        Learned scales of the attention (tag `scale`) take no weight decay.
-        """
-        optimizer = build_optimizer(self.net, self.recipe.optimizer)
+        """Optimizer and per-step or per-epoch schedule of the recipe."""
+        optimizer = build_optimizer(self.net, self.recipe.optimizer, **self.recipe.qk_options)
         schedule = self.recipe.schedule
         total = self.schedule_length()
         scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -170,21 +170,76 @@ class BenchmarkModule(L.LightningModule):
         return int(self.trainer.estimated_stepping_batches)
 
 
-def build_optimizer(net: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """An optimizer over `net` by the recipe, learned attention scales without weight decay.
+@dataclass(frozen=True)
+class Rate:
+    """Learning rate and weight decay of a parameter."""
+
+    lr: float
+    weight_decay: float
+
+
+def parameter_rates(
+    net: nn.Module,
+    config: OptimizerConfig,
+    *,
+    qk_lr_ratio: float = 1.0,
+    qk_constant_decay: bool = True,
+) -> dict[str, Rate]:
+    """Rate of every trainable parameter, by its qualified name.
+
+    Learned attention scales (tag `scale`) take no weight decay. They and the query and key
+    projections (tag `qk`) learn `qk_lr_ratio` times as fast as the rest.
 
     Raises:
-        ValueError: unknown optimizer, or no parameter to train.
+        ValueError: a ratio other than 1 where one weight holds queries, keys and values.
     """
     tags = tag_of(net)
-    decayed: list[Tensor] = []
-    scales: list[Tensor] = []
+    rates = {}
     for name, parameter in net.named_parameters():
-        if parameter.requires_grad:
-            (scales if tags.get(name) == "scale" else decayed).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": config.weight_decay}]
-    if scales:
-        groups.append({"params": scales, "weight_decay": 0.0})
+        if not parameter.requires_grad:
+            continue
+        tag = tags.get(name)
+        lr, decay = config.lr, 0.0 if tag == "scale" else config.weight_decay
+        if qk_lr_ratio != 1.0 and tag == "qkv":
+            raise ValueError(
+                f"recipe.qk_lr_ratio={qk_lr_ratio} must be 1 in this model: '{name}' holds "
+                "queries, keys and values in one weight, which an optimizer cannot split; allowed "
+                "elsewhere: layers with projection='separate'"
+            )
+        if tag in ("qk", "scale"):
+            lr *= qk_lr_ratio
+            decay /= qk_lr_ratio if qk_constant_decay else 1.0
+        rates[name] = Rate(lr, decay)
+    return rates
+
+
+def build_optimizer(
+    net: nn.Module,
+    config: OptimizerConfig,
+    *,
+    qk_lr_ratio: float = 1.0,
+    qk_constant_decay: bool = True,
+) -> torch.optim.Optimizer:
+    """An optimizer over `net`, one group of parameters for each of :func:`parameter_rates`.
+
+    The first group has the recipe's own rate.
+
+    Raises:
+        ValueError: unknown optimizer, no parameter to train, or as :func:`parameter_rates`.
+    """
+    rates = parameter_rates(
+        net, config, qk_lr_ratio=qk_lr_ratio, qk_constant_decay=qk_constant_decay
+    )
+    members: dict[Rate, list[Tensor]] = {Rate(config.lr, config.weight_decay): []}
+    for name, rate in rates.items():
+        members.setdefault(rate, []).append(net.get_parameter(name))
+    groups: list[dict[str, Any]] = [
+        {"params": parameters, "lr": rate.lr, "weight_decay": rate.weight_decay}
+        for rate, parameters in members.items()
+        if parameters
+    ]
+    if not groups:
+        raise ValueError("there is no parameter to train: all are frozen, or the model has none")
     adam: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
     match config.name:
         case "adam":

@@ -292,6 +292,10 @@ class RecipeConfig:
         gradient_clip: global gradient norm, None without clipping.
         optimizer: see `OptimizerConfig`.
         schedule: see `ScheduleConfig`.
+        qk_lr_ratio: learning rate of what decides where attention looks (query and key
+            projections, learned scales), over that of everything else.
+        qk_constant_decay: whether learning rate times weight decay stays the same for both, so
+            that the ratio changes the speed of learning alone.
     """
 
     name: str
@@ -300,14 +304,26 @@ class RecipeConfig:
     gradient_clip: float | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    qk_lr_ratio: float = field(default=1.0, metadata={"identity": "unless default"})
+    qk_constant_decay: bool = field(default=True, metadata={"identity": "unless default"})
 
     def __post_init__(self) -> None:
+        ratio = self.qk_lr_ratio
+        refuse_unless(0.0 < ratio < math.inf, "recipe.qk_lr_ratio", ratio, "a number above 0")
         for key in ("max_epochs", "batch_size"):
             value = getattr(self, key)
             refuse_unless(value >= 1, f"recipe.{key}", value, "at least 1")
         clip = self.gradient_clip
         fit = clip is None or clip > 0.0
         refuse_unless(fit, "recipe.gradient_clip", clip, "above 0, or null for no clipping")
+
+    @property
+    def qk_options(self) -> dict[str, Any]:
+        """Arguments of `domains.base.parameter_rates` and `build_optimizer`."""
+        return {
+            "qk_lr_ratio": self.qk_lr_ratio,
+            "qk_constant_decay": self.qk_constant_decay,
+        }
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ def test_what_changes_no_number_does_not_change_the_hash(neutral: str) -> None:
     [
         "recipe.optimizer.lr=0.002",
         "recipe.batch_size=8",
+        "recipe.qk_lr_ratio=3",
         "model.layers=2",
         "protocol=tslib",
         "budget=short",

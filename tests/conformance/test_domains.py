@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import cache
 from pathlib import Path
@@ -94,6 +95,30 @@ def test_learned_scales_take_no_weight_decay(domain: str) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             assert group["weight_decay"] == (0.0 if id(parameter) in scales else 0.1)
+
+
+@pytest.mark.parametrize("domain", domains.names())
+def test_queries_and_keys_get_their_own_rate_or_it_is_refused(domain: str) -> None:
+    """Refused where queries, keys and values are one weight, and when the model is built."""
+    cfg = planned(domain, "standard").config
+    recipe = dataclasses.replace(cfg.recipe, qk_lr_ratio=10.0)
+    changed = dataclasses.replace(cfg, recipe=recipe)
+    contract = domains.load(domain)
+    phase = contract.next_phase(changed, [])
+    assert phase is not None
+    if "qkv" in tag_of(built(domain, "standard")[0].net).values():
+        with pytest.raises(ValueError, match=r"recipe\.qk_lr_ratio"):
+            build(contract, changed, phase)
+        return
+    from domains.base import parameter_rates
+
+    _, module = build(contract, changed, phase)
+    rates = parameter_rates(module.net, recipe.optimizer, **recipe.qk_options)
+    tags = tag_of(module.net)
+    assert "qk" in tags.values()
+    for name, rate in rates.items():
+        factor = 10.0 if tags.get(name) in ("qk", "scale") else 1.0
+        assert rate.lr == pytest.approx(factor * recipe.optimizer.lr), name
 
 
 @pytest.mark.parametrize("domain", domains.names())
