@@ -22,6 +22,8 @@ _NO_PART_OF_IDENTITY = (
     "dataset.sha256.", "dataset.source.", "dataset.licence.",  # fields marked `identity=False`
 )  # fmt: skip
 _STILL_PART_OF_IDENTITY = "trainer.precision"
+_CAME_LATER = {"recipe.qk_lr_ratio": "1.0", "recipe.qk_constant_decay": "True"}
+"""Keys with `identity="unless default"` and their defaults: older runs were stored without them."""
 
 UNREADABLE = "config.yaml=unset"
 """Setting of runs whose configuration cannot be read: what they compare with is unknown."""
@@ -56,7 +58,7 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
     for row in rows:
         hashes[(row.dataset, row.fingerprint, row.attention)].setdefault(row.hash, row)
     flat = {
-        row.run_key[:4]: _flatten(config_of(row))
+        row.run_key[:4]: _complete(config_of(row))
         for found in hashes.values()
         for row in found.values()
     }
@@ -118,3 +120,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             # Labels are joined with ", ": lists are written without it.
             flat[name] = str(value).replace(", ", ",") if isinstance(value, list) else str(value)
     return flat
+
+
+def _complete(config: Mapping[str, Any]) -> dict[str, str]:
+    return _CAME_LATER | _flatten(config) if config else {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from reports.export import read_csv, results_csv, runs_csv
 from reports.frame import load
@@ -365,3 +366,13 @@ def test_a_note_of_metric_and_runs_stands_once(tmp_path: Path) -> None:
     write_run(tmp_path, RunSpec(protocol="tslib", result={"notes": [note, "another"]}))
     (group,) = arrange(load(tmp_path).rows)
     assert group.notes() == [f"test/accuracy: {note}", "another"]
+
+
+def test_runs_from_before_a_key_existed_share_a_table_with_later_ones(tmp_path: Path) -> None:
+    for attention in ("standard", "quest"):
+        write_run(tmp_path, RunSpec("JapaneseVowels", attention, 0))
+    (config,) = tmp_path.glob("*/*/quest/*/*/config.yaml")
+    raw = yaml.safe_load(config.read_text())
+    raw["recipe"] |= {"qk_lr_ratio": 1.0, "qk_constant_decay": True}
+    config.write_text(yaml.safe_dump(raw))
+    assert {row.setting for row in load(tmp_path).rows} == {""}
