@@ -113,6 +113,7 @@ class LauncherConfig:
     threads: int = 1
     max_attempts: int = 3
     time_limit_s: float | None = None
+    together: bool = True
 
     def __post_init__(self) -> None:
         _at_least(1, {"launcher.threads": self.threads, "launcher.max_attempts": self.max_attempts})
@@ -338,8 +339,22 @@ def _compose(arguments: tuple[str, ...]) -> DictConfig:
             raise ValueError(f"the configuration in {CONF_DIR} is broken: {error}") from error
 
 
+_TYPED: dict[tuple[type, str, str], Any] = {}
+
+
 def _typed(schema: type, raw: Any, where: str) -> Any:
-    """Build `schema` from plain values; unknown keys and wrong types are errors."""
+    """Build `schema` from plain values; unknown keys and wrong types are errors.
+
+    Checking takes milliseconds, and the thousands of runs of a grid differ in few sections: each
+    is checked once.
+    """
+    known = (schema, repr(raw), where)
+    if known not in _TYPED:
+        _TYPED[known] = _checked_against(schema, raw, where)
+    return copy.deepcopy(_TYPED[known])
+
+
+def _checked_against(schema: type, raw: Any, where: str) -> Any:
     if dataclasses.is_dataclass(raw):
         raw = dataclasses.asdict(raw)  # type: ignore[arg-type]  # an instance, never a class
     allowed = [f.name for f in dataclasses.fields(schema)]
