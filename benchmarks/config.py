@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
+import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +178,14 @@ class RunConfig:
         )
 
 
-def identity(config: RunConfig) -> dict[str, Any]:
+def identity(config: RunConfig, without: Iterable[str] = ()) -> dict[str, Any]:
     """What a run computes, and nothing about where, when or with which seed.
 
     Fields of the domain's dataclasses with metadata `identity=False` (licence texts, notes) are
-    left out.
+    left out, and so are the dotted keys in `without`.
     """
     protocol = domain_spec(config.domain).protocols[config.protocol]
-    return {
+    found: dict[str, Any] = {
         "domain": config.domain,
         "protocol": {"name": protocol.name, "version": protocol.version},
         "dataset": _identity_fields(config.dataset),
@@ -195,6 +196,10 @@ def identity(config: RunConfig) -> dict[str, Any]:
         "precision": config.trainer.precision,
         "synthetic": config.synthetic,
     }
+    for key in without:
+        *path, last = key.split(".")
+        del functools.reduce(operator.getitem, path, found)[last]
+    return found
 
 
 def hash_of(config: RunConfig) -> str:
@@ -330,7 +335,7 @@ def launcher_config(composed: DictConfig) -> LauncherConfig:
     return launcher
 
 
-@cache
+@functools.cache
 def _compose(arguments: tuple[str, ...]) -> DictConfig:
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         try:
@@ -345,8 +350,7 @@ _TYPED: dict[tuple[type, str, str], Any] = {}
 def _typed(schema: type, raw: Any, where: str) -> Any:
     """Build `schema` from plain values; unknown keys and wrong types are errors.
 
-    Checking takes milliseconds, and the thousands of runs of a grid differ in few sections: each
-    is checked once.
+    Equal values are checked once: it takes milliseconds, and grids have thousands of runs.
     """
     known = (schema, repr(raw), where)
     if known not in _TYPED:
