@@ -198,7 +198,7 @@ def identity(config: RunConfig, without: Iterable[str] = ()) -> dict[str, Any]:
     }
     for key in without:
         *path, last = key.split(".")
-        del functools.reduce(operator.getitem, path, found)[last]
+        functools.reduce(operator.getitem, path, found).pop(last, None)
     return found
 
 

@@ -20,7 +20,6 @@ from benchmarks.fit import save_weights
 from benchmarks.runner import Progress, ShouldStop, build_data, build_module, make_result
 from benchmarks.store import ClaimLostError, Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain
-from domains.common.schedules import schedule_factor
 from domains.contract import Phase, PhaseResult
 from domains.registry import load as load_domain
 
@@ -117,9 +116,8 @@ class _Member:
         """Keep the values of an epoch, unless they show that the run has diverged."""
         self.check(epoch, step, logged)
         if self.ended is None:
-            values = {**logged, "lr": self._rate(epoch, step)}
             self._records.append(
-                {"phase": self._phase.name, "epoch": epoch, "step": step, "values": values}
+                {"phase": self._phase.name, "epoch": epoch, "step": step, "values": dict(logged)}
             )
 
     def check(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
@@ -171,14 +169,6 @@ class _Member:
                 set_aside(self._run.path / name, "replaced")  # of an earlier attempt by itself
             save_weights(module, self._run.path / "checkpoints" / f"{done.name}.pt")
             self._run.write_result(result)
-
-    def _rate(self, epoch: int, step: int) -> float:
-        """Learning rate of the last step."""
-        recipe, epochs = self.cfg.recipe, self._phase.max_epochs or 1
-        steps = round(step / (epoch + 1) * epochs)
-        at, total = (epoch, epochs) if recipe.schedule.interval == "epoch" else (step, steps)
-        rate: float = recipe.optimizer.lr
-        return rate * schedule_factor(recipe.schedule, at, total)
 
 
 class _Watch:
