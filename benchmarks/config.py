@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
+import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ class LauncherConfig:
     threads: int = 1
     max_attempts: int = 3
     time_limit_s: float | None = None
+    together: bool = True
 
     def __post_init__(self) -> None:
         _at_least(1, {"launcher.threads": self.threads, "launcher.max_attempts": self.max_attempts})
@@ -176,15 +178,15 @@ class RunConfig:
         )
 
 
-def identity(config: RunConfig) -> dict[str, Any]:
+def identity(config: RunConfig, without: Iterable[str] = ()) -> dict[str, Any]:
     """What a run computes, and nothing about where, when or with which seed.
 
     Fields of the domain's dataclasses with metadata `identity=False` (licence texts, notes) are
     left out; those with `identity="unless default"`, which came later than the first results, are
-    part of it where they are set to something else.
+    part of it where they are set to something else. The dotted keys in `without` are left out too.
     """
     protocol = domain_spec(config.domain).protocols[config.protocol]
-    return {
+    found: dict[str, Any] = {
         "domain": config.domain,
         "protocol": {"name": protocol.name, "version": protocol.version},
         "dataset": _identity_fields(config.dataset),
@@ -195,6 +197,10 @@ def identity(config: RunConfig) -> dict[str, Any]:
         "precision": config.trainer.precision,
         "synthetic": config.synthetic,
     }
+    for key in without:
+        *path, last = key.split(".")
+        functools.reduce(operator.getitem, path, found).pop(last, None)
+    return found
 
 
 def hash_of(config: RunConfig) -> str:
@@ -330,7 +336,7 @@ def launcher_config(composed: DictConfig) -> LauncherConfig:
     return launcher
 
 
-@cache
+@functools.cache
 def _compose(arguments: tuple[str, ...]) -> DictConfig:
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         try:
@@ -339,8 +345,21 @@ def _compose(arguments: tuple[str, ...]) -> DictConfig:
             raise ValueError(f"the configuration in {CONF_DIR} is broken: {error}") from error
 
 
+_TYPED: dict[tuple[type, str, str], Any] = {}
+
+
 def _typed(schema: type, raw: Any, where: str) -> Any:
-    """Build `schema` from plain values; unknown keys and wrong types are errors."""
+    """Build `schema` from plain values; unknown keys and wrong types are errors.
+
+    Equal values are checked once: it takes milliseconds, and grids have thousands of runs.
+    """
+    known = (schema, repr(raw), where)
+    if known not in _TYPED:
+        _TYPED[known] = _checked_against(schema, raw, where)
+    return copy.deepcopy(_TYPED[known])
+
+
+def _checked_against(schema: type, raw: Any, where: str) -> Any:
     if dataclasses.is_dataclass(raw):
         raw = dataclasses.asdict(raw)  # type: ignore[arg-type]  # an instance, never a class
     allowed = [f.name for f in dataclasses.fields(schema)]

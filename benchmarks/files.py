@@ -5,14 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+_WRITERS = 16
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
+
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 class StoreError(RuntimeError):
@@ -36,6 +42,18 @@ class CorruptFileError(StoreError):
             f"file aside as {path.name}.corrupt-N and repeats it."
         )
         self.path = path
+
+
+def for_each(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+    """Call for all items at a time: most of the time is spent waiting for the disk.
+
+    Returns:
+        The results in order.
+    """
+    if len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(_WRITERS) as threads:
+        return list(threads.map(work, items))
 
 
 @contextmanager

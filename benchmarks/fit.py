@@ -90,7 +90,7 @@ class PhaseFit:
             self._data.first_epoch = ResumePoint.next_epoch(resume)
         trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
         self._best.restore(self._module)
-        self._save_weights()
+        save_weights(self._module, self._resume_path.with_name(f"{self._phase.name}.pt"))
         return PhaseResult(
             name=self._phase.name,
             epochs=len(self._recorder.history),
@@ -157,10 +157,11 @@ class PhaseFit:
         self._guard.check_metrics(trainer)
         return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
-    def _save_weights(self) -> None:
-        """Keep the selected weights."""
-        # Through memory: torch hides the reason when it fails to write a file itself.
-        buffer = io.BytesIO()
-        torch.save(self._module.state_dict(), buffer)
-        self._resume_path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._resume_path.with_name(f"{self._phase.name}.pt"), buffer.getvalue())
+
+def save_weights(module: BenchmarkModule, path: Path) -> None:
+    """Keep the weights that a phase ends with."""
+    # Through memory: torch hides the reason when it fails to write a file itself.
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, buffer.getvalue())

@@ -159,11 +159,15 @@ def _domain_of(datasets: Sequence[str]) -> str:
 
 
 def _with_bench_defaults(entry: dict[str, Any], seeds: int | None) -> dict[str, Any]:
-    """Fill in what the domain compares when nothing else is asked for."""
+    """Fill in what the domain compares when nothing else is asked for.
+
+    `bench.sweep` holds the axes of its study: a request that names a data set wants single runs.
+    """
     domain = entry["domain"]
     composed = configuration.compose_run({"domain": domain}, {})
     bench = composed.bench
-    if entry.get("dataset") is None:
+    whole_domain = entry.get("dataset") is None
+    if whole_domain:
         entry["dataset"] = list(bench.datasets)
     elif entry["dataset"] == ["default"]:
         entry["dataset"] = [composed.dataset.name]
@@ -171,6 +175,9 @@ def _with_bench_defaults(entry: dict[str, Any], seeds: int | None) -> dict[str, 
         entry["attention"] = list(bench.attention)
     elif entry["attention"] == ["all"]:
         entry["attention"] = list(registry.names())
+    if whole_domain:
+        for key, values in bench.get("sweep", {}).items():
+            entry.setdefault(key, list(values))
     if "seed" not in entry:
         entry["seed"] = list(range(bench.seeds if seeds is None else seeds))
     return entry
@@ -179,6 +186,11 @@ def _with_bench_defaults(entry: dict[str, Any], seeds: int | None) -> dict[str, 
 def _expand_entry(entry: Mapping[str, Any]) -> Iterator[Planned]:
     domain = entry["domain"]
     options = _attention_options(entry)
+    variants = [
+        configuration.attention_config(name, chosen)
+        for name in entry["attention"]
+        for chosen in _product(options[name])
+    ]
     axes = {
         key: values
         for key, values in entry.items()
@@ -190,14 +202,12 @@ def _expand_entry(entry: Mapping[str, Any]) -> Iterator[Planned]:
         composed = configuration.compose_run(groups, overrides)
         launcher = configuration.launcher_config(composed)
         base = configuration.run_config(composed)
-        for name in entry["attention"]:
-            for chosen in _product(options[name]):
-                attention = configuration.attention_config(name, chosen)
-                cell = dataclasses.replace(base, attention=attention)
-                digest = configuration.hash_of(cell)
-                for seed in map(int, entry["seed"]):
-                    key = RunKey(domain, base.dataset.name, name, digest, seed)
-                    yield Planned(key, dataclasses.replace(cell, seed=seed), launcher)
+        for attention in variants:
+            cell = dataclasses.replace(base, attention=attention)
+            digest = configuration.hash_of(cell)
+            for seed in map(int, entry["seed"]):
+                key = RunKey(domain, base.dataset.name, attention.name, digest, seed)
+                yield Planned(key, dataclasses.replace(cell, seed=seed), launcher)
 
 
 def _attention_options(entry: Mapping[str, Any]) -> dict[str, dict[str, Sequence[Any]]]:

@@ -57,7 +57,7 @@ def execute(
     if built is None:  # every phase was finished by an attempt that died before the result
         built = build(domain, cfg, _last_phase(domain, cfg, done))
     data, module = built
-    result = _result(domain, cfg, data, module, done, memory)
+    result = make_result(domain, cfg, data, module, done, memory)
     if earlier_sources:
         result["notes"].append(f"begun under other code: {', '.join(earlier_sources)}")
     run.write_result(result)
@@ -69,32 +69,62 @@ def build(domain: Domain, cfg: RunConfig, phase: Phase) -> tuple[BenchmarkData, 
     Weights come from a stream of their own, so that they depend on the seed alone: neither data
     nor the variant's own parameters shift them.
     """
+    data = build_data(domain, cfg, phase)
+    return data, build_module(domain, cfg, data)
+
+
+def build_data(domain: Domain, cfg: RunConfig, phase: Phase) -> BenchmarkData:
+    """Data of a phase, set up."""
     data = domain.tiny(cfg, phase) if cfg.synthetic else domain.build_data(cfg, phase)
     data.prepare_data()
     data.setup("fit")
+    return data
+
+
+def build_module(domain: Domain, cfg: RunConfig, data: BenchmarkData) -> BenchmarkModule:
+    """Freshly initialised model, a function of configuration and seed alone.
+
+    Raises:
+        RunEnded: the variant cannot serve this domain.
+    """
     torch.manual_seed(derive(cfg.seed, "initialisation"))
     factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
     try:
-        module = domain.build_module(cfg, factory, data.info.sizes)
+        return domain.build_module(cfg, factory, data.info.sizes)
     except UnsupportedError as error:
         raise RunEnded("skipped", str(error)) from error
-    return data, module
 
 
-def _result(
+def make_result(
     domain: Domain,
     cfg: RunConfig,
     data: BenchmarkData,
     module: BenchmarkModule,
     done: Sequence[PhaseResult],
     memory: hardware.PeakMemory,
+    together: int = 1,
 ) -> dict[str, Any]:
+    """What is stored as the result of a run.
+
+    Args:
+        domain: tells metrics and protocol.
+        cfg: the run's configuration.
+        data: what it was trained on.
+        module: holds its trained weights.
+        done: its phases; the times are this run's share.
+        memory: peak since the run, or its whole group, began.
+        together: how many runs were trained as one batched model.
+    """
     protocol = domain.spec.protocols[cfg.protocol]
     infos = domain.metrics(cfg)
     primary = infos[0]
     last = done[-1]
     steps = sum(phase.steps for phase in done)
     phase = _last_phase(domain, cfg, done)
+    notes = [note for note in (protocol.note, *data.info.notes) if note]
+    if together > 1:
+        notes.append(f"one of {together} runs trained together; times are its share of theirs")
+    grid = domain.spec.grid
     return {
         "schema": SCHEMA,
         "domain": cfg.domain,
@@ -137,10 +167,12 @@ def _result(
             "peak_memory_bytes": memory.peak(),
             "device": hardware.device_name(cfg.trainer.accelerator),
             "threads": torch.get_num_threads(),
+            "trained_together": together,
         },
         "data": dataclasses.asdict(data.info),
         "telemetry": _summary_of_telemetry(last),
-        "notes": [note for note in (protocol.note, *data.info.notes) if note],
+        "notes": notes,
+        **({} if grid is None else {"grid": dataclasses.asdict(grid)}),
     }
 
 

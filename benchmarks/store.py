@@ -230,8 +230,8 @@ class Run:
                 raise ValueError(f"a result with {name}={result[name]!r} is not one of {self.key}")
         self.write_json("result.json", {"schema": SCHEMA, **result})
 
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Append one record to `metrics.jsonl`, on a line of its own even after a torn one.
+    def append_metrics(self, *records: Mapping[str, Any]) -> None:
+        """Append records to `metrics.jsonl`, on lines of their own even after a torn one.
 
         Raises:
             StoreWriteError: the store cannot be written.
@@ -239,16 +239,17 @@ class Run:
         """
         self._check_claim()
         path = self.path / "metrics.jsonl"
-        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        lines = [json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records]
+        text = b"".join(lines)
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 if not self._metrics_end_checked:
                     size = os.fstat(descriptor).st_size
                     if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                        line = b"\n" + line
+                        text = b"\n" + text
                 self._metrics_end_checked = False  # until this write is known to be whole
-                write_all(descriptor, line)
+                write_all(descriptor, text)
                 os.fsync(descriptor)
                 self._metrics_end_checked = True
             finally:

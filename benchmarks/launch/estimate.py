@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class InProgress:
-    """A run that is being carried out.
+    """A run that is being carried out, or several together.
 
     Attributes:
-        estimate: seconds it was planned for, None if unknown.
+        estimate: seconds that they were planned for in all, None if unknown.
         elapsed: seconds since it began.
         reported: seconds that it says are left, None if it has not said.
+        runs: how many there are.
     """
 
     estimate: float | None
     elapsed: float
     reported: float | None
+    runs: int = 1
 
 
 class Estimator:
@@ -58,6 +60,8 @@ class Estimator:
         rest: list[float | None] = [self.expect(estimate) for estimate in waiting]
         for run in running:
             expected = self.expect(run.estimate)
+            if expected is not None and run.estimate is None:
+                expected *= run.runs
             if run.reported is not None:
                 rest.append(run.reported)
             else:

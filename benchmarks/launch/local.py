@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
-from typing import Any
 
-from benchmarks.claims import Holder
-from benchmarks.launch.display import Display, Totals, duration, headline, make_display
-from benchmarks.launch.estimate import Estimator, InProgress
+from benchmarks.files import for_each
+from benchmarks.launch.display import Display, Totals, duration, make_display
+from benchmarks.launch.estimate import Estimator
+from benchmarks.launch.perform import Outcome
 from benchmarks.launch.planned import LaunchError, PlannedRun, Summary, labels
 from benchmarks.launch.process import WorkerProcess
 from benchmarks.launch.signals import Signals
-from benchmarks.launch.worker import Offer, Outcome, Settings, is_settled
+from benchmarks.launch.tasks import (
+    Task,
+    by_group,
+    in_words,
+    label_of,
+    next_free,
+    offer,
+    prepare,
+    settle,
+    totals,
+)
+from benchmarks.launch.worker import Settings
 from benchmarks.states import FINAL, OUTCOMES, RunKey
-from benchmarks.store import CorruptFileError, Run, Store, StoreWriteError
+from benchmarks.store import Store, StoreWriteError
 
 _TICK_SECONDS = 0.2
-_POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 
 
@@ -37,11 +46,13 @@ class LocalPool:
 
     Attributes:
         store: where the runs are.
-        workers: how many runs at a time.
+        workers: how many runs, or groups of runs, at a time.
         threads: CPU threads of each.
         executor: `module:function` that carries out a run in a worker.
+        group_executor: the same for several runs that are trained together.
         max_attempts: how often a run may kill its worker before it counts as failed.
-        time_limit: seconds after which a run is asked to stop, and ends as `timeout`.
+        time_limit: seconds after which a run is asked to stop, and ends as `timeout`; a group
+            has the time of all its runs.
         display: None chooses by whether standard output is a terminal.
         retry: final states (`diverged`, say) of which runs are carried out again from the start.
         grace: seconds that a run gets to stop after its time limit before its worker is killed.
@@ -51,6 +62,7 @@ class LocalPool:
     workers: int
     threads: int
     executor: str = "benchmarks.runner:execute"
+    group_executor: str = "benchmarks.together:execute"
     max_attempts: int = 3
     time_limit: float | None = None
     display: Display | None = None
@@ -70,20 +82,6 @@ class LocalPool:
         return _Session(self, planned).run()
 
 
-@dataclass
-class _Task:
-    planned: PlannedRun
-    run: Run
-    label: str
-    attempts: int  # finished ones before this pool; an outcome of a later one is news
-    deaths: int = 0
-    worker: WorkerProcess | None = None
-    dead_holder: Holder | None = None
-    elsewhere: bool = False
-    look_again: float = 0.0
-    progress: Mapping[str, Any] = field(default_factory=dict)
-
-
 class _Session:
     """One call of :meth:`LocalPool.run`."""
 
@@ -91,7 +89,7 @@ class _Session:
         self._pool = pool
         self._planned = {run.key: run for run in planned}
         self._display = make_display() if pool.display is None else pool.display
-        self._tasks: dict[RunKey, _Task] = {}  # those that have not ended
+        self._tasks: dict[RunKey, Task] = {}  # those that have not ended
         self._states: dict[RunKey, str] = {}
         self._reasons: dict[RunKey, str] = {}
         self._workers: list[WorkerProcess] = []
@@ -146,20 +144,17 @@ class _Session:
     def _prepare(self) -> None:
         self._pool.store.check_writable()
         names = labels(self._planned)
-        for key, planned in self._planned.items():
-            run = self._pool.store.prepare(key, planned.config)
-            status = run.check()
-            if status["state"] in FINAL and status["state"] in self._pool.retry:
-                run.reopen(f"was {status['state']}; asked to be done again")
-                status = run.check()
+        planned = list(self._planned.values())
+        make = partial(prepare, self._pool.store, retry=self._pool.retry)
+        for one, (run, status) in zip(planned, for_each(make, planned), strict=True):
             if status["state"] in FINAL:
-                self._states[key] = status["state"]
+                self._states[one.key] = status["state"]
                 if status["reason"]:
-                    self._reasons[key] = status["reason"]
+                    self._reasons[one.key] = status["reason"]
             else:
                 # One that is under way elsewhere may yet fail there: that counts as news.
                 attempts = status["attempts"] - (status["state"] == "running")
-                self._tasks[key] = _Task(planned, run, names[key], attempts)
+                self._tasks[one.key] = Task(one, run, names[one.key], attempts)
 
     def _obey_signals(self) -> None:
         if self._signals.count > self._signals_obeyed:
@@ -180,63 +175,43 @@ class _Session:
 
     # Workers
 
-    def _running(self) -> list[_Task]:
-        return [task for task in self._tasks.values() if task.worker is not None]
+    def _running(self) -> bool:
+        return any(worker.offer is not None for worker in self._workers)
+
+    def _tasks_of(self, worker: WorkerProcess) -> list[Task]:
+        if worker.offer is None:
+            return []
+        return [self._tasks[member.key] for member in worker.offer.members]
 
     def _assign(self) -> None:
         if self._stopping:
             return
         idle = [worker for worker in self._workers if worker.ready and worker.offer is None]
         while idle or len(self._workers) < self._pool.workers:
-            task = self._next()
-            if task is None:
+            tasks, ended = next_free(self._tasks.values())
+            self._end(ended)
+            if not tasks:
                 return
             if not idle:
                 self._spawn()
                 return
-            task.worker = idle.pop()
-            task.worker.give(
-                Offer(
-                    key=task.planned.key,
-                    config=task.planned.config,
-                    attempts=task.attempts,
-                    presumed_dead=task.dead_holder,
-                    time_limit=self._pool.time_limit,
-                )
-            )
-
-    def _next(self) -> _Task | None:
-        """The first run that nobody works on; those that others have ended are counted."""
-        now = time.monotonic()
-        for task in list(self._tasks.values()):
-            if task.worker is not None or task.look_again > now:
-                continue
-            status = task.run.check()
-            if is_settled(status, task.attempts):
-                self._end(task, Outcome(status["state"], status["reason"]))
-                continue
-            holder = task.run.holder()
-            if holder is not None and not task.run.is_dead(holder):
-                self._leave_to_others(task)
-                continue
-            task.elsewhere, task.dead_holder = False, holder
-            return task
-        return None
-
-    def _leave_to_others(self, task: _Task) -> None:
-        task.elsewhere = True
-        task.look_again = time.monotonic() + _POLL_SECONDS
+            worker = idle.pop()
+            for task in tasks:
+                task.worker = worker
+            worker.give(offer(tasks, self._pool.time_limit), label_of(tasks))
 
     def _spawn(self) -> None:
-        """Start workers for the runs that wait, up to the number allowed."""
-        waiting = sum(task.worker is None and not task.elsewhere for task in self._tasks.values())
+        """Start workers for what waits, up to the number allowed."""
+        free = [task for task in self._tasks.values() if task.worker is None and not task.elsewhere]
+        waiting = len({task.planned.group or task.planned.key for task in free})
         starting = sum(not worker.ready for worker in self._workers)
-        free = self._pool.workers - len(self._workers)
-        for _ in range(min(free, waiting - starting)):
+        room = self._pool.workers - len(self._workers)
+        for _ in range(min(room, waiting - starting)):
             settings = Settings(
                 root=self._pool.store.root.absolute(),
                 stale_seconds=self._pool.store.stale_seconds,
                 executor=self._pool.executor,
+                group_executor=self._pool.group_executor,
                 threads=self._pool.threads,
                 arguments=tuple(sys.argv),
             )
@@ -256,7 +231,6 @@ class _Session:
 
     def _hear(self, worker: WorkerProcess) -> None:
         for kind, *rest in worker.messages():
-            task = self._tasks.get(worker.offer.key) if worker.offer else None
             if kind == "ready":
                 worker.ready = True
                 self._failed_starts = 0
@@ -265,34 +239,47 @@ class _Session:
             elif kind == "store":
                 self._store_error = rest[0]
                 self._stop_workers()
-            elif task is not None and kind == "started":
-                worker.started = time.monotonic()
-                self._display.started(task.label, rest[0])
-            elif task is not None and kind == "progress":
-                task.progress = rest[0]
-                self._display.progress(task.label, rest[0])
-            elif task is not None and kind == "ended":
-                self._release(task)
-                self._take(task, worker, rest[0])
+            elif kind == "started":
+                self._note_start(worker, *rest)
+            elif kind == "progress":
+                worker.progress = rest[0]
+                self._display.progress(worker.label, rest[0])
+            elif kind == "ended":
+                self._take(worker, rest[0])
 
-    def _release(self, task: _Task) -> None:
-        if task.worker is not None:
-            task.worker.offer, task.worker.started = None, None
-            task.worker = None
-        task.progress = {}
+    def _note_start(self, worker: WorkerProcess, attempt: int, claimed: Sequence[RunKey]) -> None:
+        tasks = self._tasks_of(worker)
+        worker.started = time.monotonic()
+        worker.label = label_of(tasks, len(claimed))
+        for task in tasks:
+            task.elsewhere = task.planned.key not in claimed
+        self._display.started(worker.label, attempt)
 
-    def _take(self, task: _Task, worker: WorkerProcess, outcome: Outcome) -> None:
-        if outcome.state is None:
-            self._leave_to_others(task)
-        elif outcome.state == "interrupted" and outcome.executed and not self._stopping:
-            # Somebody has told this worker alone to stop; it takes no more runs.
+    def _release(self, worker: WorkerProcess) -> list[Task]:
+        tasks = self._tasks_of(worker)
+        worker.take_back()
+        for task in tasks:
+            task.worker, task.elsewhere = None, False
+        return tasks
+
+    def _take(self, worker: WorkerProcess, outcomes: Sequence[Outcome]) -> None:
+        self._release(worker)
+        ended, again = [], []
+        for outcome in outcomes:
+            task = self._tasks[outcome.key]
+            if outcome.state is None:
+                task.leave_to_others()
+            elif outcome.state == "interrupted" and outcome.executed and not self._stopping:
+                again.append(task)
+            else:
+                ended.append((task, outcome))
+        self._end(ended, worker.label)
+        # What went wrong may have damaged the process (a CUDA context never recovers).
+        wrong = any(one.executed and one.state in ("failed", "oom") for one in outcomes)
+        if again or wrong:
             self._dismiss(worker)
-            self._offer_again(task, "the worker was told to stop")
-        else:
-            self._end(task, outcome)
-            if outcome.executed and outcome.state in ("failed", "oom"):
-                # What went wrong may have damaged the process (a CUDA context never recovers).
-                self._dismiss(worker)
+        if again:  # somebody has told this worker alone to stop; it takes no more runs
+            self._offer_again(again, worker.label, "the worker was told to stop")
 
     def _bury_dead(self) -> None:
         for worker in list(self._workers):
@@ -301,99 +288,99 @@ class _Session:
             self._hear(worker)  # its last messages; they may dismiss it
             if worker not in self._workers:
                 continue
-            task = self._tasks.get(worker.offer.key) if worker.offer else None
             obituary = worker.obituary()
-            seconds = 0.0 if worker.started is None else time.monotonic() - worker.started
-            if task is None and not worker.ready and not self._stopping:
+            if worker.offer is None and not worker.ready and not self._stopping:
                 self._failed_starts += 1
                 if self._failed_starts >= self._pool.max_attempts:
                     raise LaunchError(
                         f"workers die while they start ({obituary}):\n{worker.last_words()}"
                     )
-            if task is not None and self._store_error is not None:
-                self._release(task)  # its worker has tried to say so; the store takes no more
-            elif task is not None:
-                begun = worker.started is not None
-                self._release(task)
-                if worker.killed_late:
-                    assert self._pool.time_limit is not None
-                    reason = (
-                        f"did not stop within {duration(self._pool.grace)} after its time limit of "
-                        f"{duration(self._pool.time_limit)} and was killed"
-                    )
-                    self._settle(task, "timeout", reason, seconds)
-                elif self._stopping and begun:
-                    self._settle(task, "interrupted", "the worker was killed", seconds)
-                elif not self._stopping:
-                    self._offer_again(task, f"the worker died ({obituary})")
+            if worker.offer is not None:
+                self._bury(worker, obituary)
             self._dismiss(worker)
 
-    def _offer_again(self, task: _Task, what: str) -> None:
-        task.deaths += 1
-        if task.deaths >= self._pool.max_attempts:
-            self._settle(task, "failed", f"{task.deaths} attempts, at last: {what}", 0.0)
-        else:
-            self._display.ended(task.label, "again", f"{what}; it is tried again", 0.0)
+    def _bury(self, worker: WorkerProcess, obituary: str) -> None:
+        """A worker has died at work."""
+        begun = worker.started is not None
+        seconds = time.monotonic() - worker.started if worker.started is not None else 0.0
+        tasks = self._release(worker)
+        if self._store_error is not None:
+            return  # it has tried to say so; the store takes no more
+        if worker.killed_late:
+            assert self._pool.time_limit is not None
+            reason = (
+                f"did not stop within {duration(self._pool.grace)} after its time limit of "
+                f"{duration(self._pool.time_limit * len(tasks))} and was killed"
+            )
+            self._settle(tasks, worker.label, "timeout", reason, seconds)
+        elif self._stopping and begun:
+            self._settle(tasks, worker.label, "interrupted", "the worker was killed", seconds)
+        elif not self._stopping:
+            self._offer_again(tasks, worker.label, f"the worker died ({obituary})")
+
+    def _offer_again(self, tasks: Sequence[Task], label: str, what: str) -> None:
+        for task in tasks:
+            task.deaths += 1
+        spent = [task for task in tasks if task.deaths >= self._pool.max_attempts]
+        if spent:
+            reason = f"{spent[0].deaths} attempts, at last: {what}"
+            if len(tasks) > 1:
+                reason += "; launcher.together=false trains each run by itself"
+            self._settle(spent, label, "failed", reason, 0.0)
+        if len(spent) < len(tasks):
+            self._display.ended(label, "again", f"{what}; it is tried again", 0.0)
 
     def _kill_late(self) -> None:
-        if self._pool.time_limit is None:
-            return
-        limit = self._pool.time_limit + self._pool.grace
+        now = time.monotonic()
         for worker in self._workers:
-            if worker.started is not None and time.monotonic() - worker.started > limit:
+            if worker.started is None or worker.offer is None or worker.offer.time_limit is None:
+                continue
+            if now - worker.started > worker.offer.time_limit + self._pool.grace:
                 worker.killed_late = True
                 worker.kill()
 
     # Ends
 
-    def _settle(self, task: _Task, state: str, reason: str, seconds: float) -> None:
-        """Give a run whose worker is dead its state, unless it has one or somebody else has it."""
-        claim = task.run.claim()
-        if claim is None:
-            self._leave_to_others(task)
-            return
-        with claim:
-            status = task.run.status()
-            if is_settled(status, task.attempts):
-                state, reason = status["state"], status["reason"]
+    def _settle(
+        self, tasks: Sequence[Task], label: str, state: str, reason: str, seconds: float
+    ) -> None:
+        """Give runs of a dead worker their state, but those that have one or that others hold."""
+        ended = []
+        for task in tasks:
+            outcome = settle(task, state, reason, seconds / len(tasks))
+            if outcome is None:
+                task.leave_to_others()
             else:
-                task.run.set_status(state, reason, seconds=round(seconds, 3))
-        self._end(task, Outcome(state, reason, executed=True, seconds=seconds))
+                ended.append((task, outcome))
+        self._end(ended, label)
 
-    def _end(self, task: _Task, outcome: Outcome) -> None:
-        key = task.planned.key
-        assert outcome.state is not None
-        del self._tasks[key]
-        self._states[key] = outcome.state
-        if outcome.reason:
-            self._reasons[key] = outcome.reason
-        note = outcome.reason or ""
-        if outcome.state == "done":
-            with suppress(CorruptFileError):
-                note = headline(task.run.result() or {})
-        if outcome.executed:
-            self._executed += 1
-            if outcome.state == "done":
-                self._estimator.record(task.planned.estimate, outcome.seconds)
-        else:
-            note = f"{note} (by another runner)".strip()
-        self._display.totals(self._totals())
-        self._display.ended(task.label, outcome.state, note, outcome.seconds)
+    def _end(self, ended: Sequence[tuple[Task, Outcome]], label: str | None = None) -> None:
+        """Count runs that have ended.
+
+        Args:
+            ended: the runs.
+            label: under which the display knows those that a worker of this pool carried out.
+        """
+        for task, outcome in ended:
+            key = task.planned.key
+            assert outcome.state is not None
+            del self._tasks[key]
+            self._states[key] = outcome.state
+            if outcome.reason:
+                self._reasons[key] = outcome.reason
+            if outcome.executed:
+                self._executed += 1
+                if outcome.state == "done":
+                    self._estimator.record(task.planned.estimate, outcome.seconds)
+        if ended:
+            self._display.totals(self._totals())
+        for part in by_group(ended):
+            executed = part[0][1].executed
+            name = label if executed and label else label_of([task for task, _ in part])
+            seconds = sum(outcome.seconds for _, outcome in part)
+            self._display.ended(name, *in_words(part), seconds)
 
     def _totals(self) -> Totals:
-        now = time.monotonic()
-        running, waiting = [], []
-        for task in self._tasks.values():
-            estimate = task.planned.estimate
-            if task.worker is None or task.worker.started is None:
-                waiting.append(estimate)
-            else:
-                elapsed = now - task.worker.started
-                running.append(InProgress(estimate, elapsed, task.progress.get("seconds_left")))
-        return Totals(
-            total=len(self._planned),
-            states=Counter(self._states.values()),
-            running=len(running),
-            elsewhere=sum(task.elsewhere for task in self._tasks.values()),
-            seconds_left=self._estimator.left(waiting, running, self._pool.workers),
+        return totals(
+            self._tasks, self._workers, self._states.values(), self._estimator, self._pool.workers
         )

@@ -22,11 +22,13 @@ class PlannedRun:
         key: its identity.
         config: its resolved configuration.
         estimate: seconds it is expected to take, None if unknown.
+        group: runs with the same name here are trained together; None: by itself.
     """
 
     key: RunKey
     config: dict[str, Any]
     estimate: float | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.launch.worker import Offer, Settings
+from benchmarks.launch.perform import Offer
+from benchmarks.launch.worker import Settings
 
 _HINTS = {
     signal.SIGKILL: "often out of memory",
@@ -31,14 +33,18 @@ class WorkerProcess:
     Attributes:
         ready: whether it has finished its imports.
         offer: what it works on.
+        label: that in words for people.
         started: when that began (monotonic), None before the claim.
+        progress: what it has last reported of it.
         killed_late: whether it was killed for overrunning its time limit.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.ready = False
         self.offer: Offer | None = None
+        self.label = ""
         self.started: float | None = None
+        self.progress: Mapping[str, Any] = {}
         self.killed_late = False
         self._group_ended = False
         ours, theirs = socket.socketpair()
@@ -65,14 +71,17 @@ class WorkerProcess:
         self.connection = Connection(ours.detach())
         self._send(settings)
 
-    def give(self, offer: Offer) -> None:
-        """Hand over a run."""
-        self.offer = offer
-        self.started = None
+    def give(self, offer: Offer, label: str) -> None:
+        """Hand over a run, or a group of them."""
+        self.offer, self.label = offer, label
         self._send(offer)
 
+    def take_back(self) -> None:
+        """It does not work on its offer any more."""
+        self.offer, self.started, self.progress = None, None, {}
+
     def stop(self) -> None:
-        """Ask it to end its run at the next batch, and itself after that."""
+        """Ask it to end its work at the next batch, and itself after that."""
         self._send("stop")
         self._send(None)
 

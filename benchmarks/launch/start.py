@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks import loggers
 from benchmarks.estimate import Estimates
+from benchmarks.grouping import groups
 from benchmarks.hardware import uses_cuda
 from benchmarks.launch.local import LocalPool
 from benchmarks.launch.planned import PlannedRun
@@ -39,7 +40,7 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
     if todo:
-        summary = _pool(todo[0], store, retry).run(_estimated(todo, store))
+        summary = _pool(todo[0], store, retry).run(_grouped(todo, store))
         if summary.interrupted:
             return 130
     if missing:
@@ -48,15 +49,17 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     return 0 if states <= {"done", "skipped"} else 1
 
 
-def _estimated(todo: Sequence[Planned], store: Store) -> list[PlannedRun]:
+def _grouped(todo: Sequence[Planned], store: Store) -> list[PlannedRun]:
     estimates = Estimates(store)
     return [
         PlannedRun(
             planned.key,
             planned.config.to_dict(),
             estimates.seconds(planned.key, planned.config.recipe.name, planned.config.budget.name),
+            group=str(number) if len(members) > 1 else None,
         )
-        for planned in todo
+        for number, members in enumerate(groups(todo), start=1)
+        for planned in members
     ]
 
 

@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.files import write_atomic
-from benchmarks.store import Run, RunEnded
+from benchmarks.store import ClaimLostError, Run, RunEnded
 
 
 def execute(
@@ -89,17 +89,71 @@ def execute(
                 "seconds_per_step": config.get("seconds", 0.0) / 10,
             }
         )
+    write_result(run, state["value"])
+    note(config, f"end {run.key.seed} {mode}")
+
+
+def execute_together(
+    runs: Sequence[Run],
+    configs: Sequence[dict[str, Any]],
+    progress: Callable[[dict[str, Any]], None],
+    should_stop: Callable[[], str | None],
+) -> list[RunEnded | None]:
+    """The same "training" for a group, which starts anew when it was interrupted.
+
+    Modes `fail`, `oom` and `stubborn` of one member strike all; `diverge` ends that one alone.
+    """
+    first = configs[0]
+    modes = {config["mode"] for config in configs}
+    note(first, f"together {' '.join(str(run.key.seed) for run in runs)}")
+    if "fail" in modes:
+        raise KeyError("no such thing")
+    if "oom" in modes:
+        raise MemoryError("for 10 GB")
+    if "stubborn" in modes:
+        time.sleep(60)
+    values = [str(run.key.seed) for run in runs]
+    ended: list[RunEnded | None] = [None] * len(runs)
+    for epoch in range(first.get("epochs", 2)):
+        time.sleep(first.get("seconds", 0.0))
+        reason = should_stop()
+        if reason is not None:
+            raise RunEnded(reason, f"in epoch {epoch}")
+        died = runs[0].path / "died"
+        if epoch == 1 and ("die_always" in modes or ("die_once" in modes and not died.exists())):
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        for number, (run, config) in enumerate(zip(runs, configs, strict=True)):
+            if epoch == 1 and config["mode"] == "diverge":
+                ended[number] = RunEnded("diverged", "loss is nan", step=11)
+            if ended[number] is None:
+                values[number] = hashlib.sha256(f"{values[number]} {epoch}".encode()).hexdigest()
+                try:
+                    run.append_metrics(
+                        {"phase": "main", "epoch": epoch, "step": epoch * 10, "values": {}}
+                    )
+                except ClaimLostError as lost:
+                    ended[number] = RunEnded("interrupted", str(lost))
+        progress({"phase": "main", "epoch": epoch + 1, "max_epochs": first.get("epochs", 2)})
+    for run, value, end in zip(runs, values, ended, strict=True):
+        if end is None:
+            write_result(run, value)
+    note(first, f"end of {' '.join(str(run.key.seed) for run in runs)}")
+    return ended
+
+
+def write_result(run: Run, value: str) -> None:
+    """A result with what launchers read, and the value reached."""
     run.write_result(
         {
             **{name: getattr(run.key, name) for name in ("domain", "dataset", "attention")},
             "hash": run.key.hash,
             "seed": run.key.seed,
-            "value": state["value"],
+            "value": value,
             "primary_metric": {"name": "test/accuracy", "higher_is_better": True, "unit": "%"},
             "metrics": {"test/accuracy": 90.0 + run.key.seed / 10},
         }
     )
-    note(config, f"end {run.key.seed} {mode}")
 
 
 def expected_value(seed: int, epochs: int) -> str:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from benchmarks.store import Run, RunKey, Store
 from tests.benchmarks.fake_executor import expected_value
 
 EXECUTOR = "tests.benchmarks.fake_executor:execute"
+GROUP_EXECUTOR = "tests.benchmarks.fake_executor:execute_together"
 
 PROGRAM = """
 import json, sys
@@ -25,11 +26,21 @@ from benchmarks.store import RunKey, Store
 
 root, workers, plan, stale = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
 planned = [
-    PlannedRun(RunKey("toy", "parity", "quest", "0123456789ab", config["seed"]), config)
+    PlannedRun(
+        RunKey("toy", "parity", "quest", "0123456789ab", config["seed"]),
+        config,
+        group=config.get("group"),
+    )
     for config in plan
 ]
 store = Store(root, stale_seconds=float(stale))
-pool = LocalPool(store, workers, 1, executor="tests.benchmarks.fake_executor:execute")
+pool = LocalPool(
+    store,
+    workers,
+    1,
+    executor="tests.benchmarks.fake_executor:execute",
+    group_executor="tests.benchmarks.fake_executor:execute_together",
+)
 summary = pool.run(planned)
 print(json.dumps({"counts": summary.counts, "executed": summary.executed,
                   "interrupted": summary.interrupted}))
@@ -51,12 +62,26 @@ class Bench:
     def config(self, seed: int, mode: str = "ok", **more: Any) -> dict[str, Any]:
         return {"seed": seed, "mode": mode, "side": str(self.side), **more}
 
+    def group(self, seeds: Iterable[int], name: str = "1", **more: Any) -> list[dict[str, Any]]:
+        return [self.config(seed, group=name, **more) for seed in seeds]
+
     def run(self, configs: list[dict[str, Any]], workers: int = 1, **options: Any) -> Summary:
         with self.output.open("a") as stream:
             pool = LocalPool(
-                self.store, workers, 1, EXECUTOR, display=PlainDisplay(stream), **options
+                self.store,
+                workers,
+                1,
+                EXECUTOR,
+                GROUP_EXECUTOR,
+                display=PlainDisplay(stream),
+                **options,
             )
-            return pool.run([PlannedRun(key(config["seed"]), config) for config in configs])
+            return pool.run(
+                [
+                    PlannedRun(key(config["seed"]), config, group=config.get("group"))
+                    for config in configs
+                ]
+            )
 
     def program(
         self,

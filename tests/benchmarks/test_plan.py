@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
 from attention import registry
 from benchmarks import config as configuration
@@ -56,6 +60,57 @@ def test_every_suite_plans(suite: str) -> None:
 )
 def test_every_yaml_composes(group: str, name: str) -> None:
     assert plan("domain=timeseries", "attention=standard", "seed=0", f"{group}={name}")
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The domain compares over a grid of learning rates and data splits."""
+    real = configuration.compose_run
+    sweep = {"recipe.optimizer.lr": [0.001, 0.003], "recipe.optimizer.weight_decay": [0, 0.1]}
+
+    def compose_run(*arguments: Any) -> DictConfig:
+        composed = copy.deepcopy(real(*arguments))
+        OmegaConf.update(composed, "bench.sweep", sweep, force_add=True)
+        return composed
+
+    monkeypatch.setattr(configuration, "compose_run", compose_run)
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_whole_domain_is_swept_over_its_grid() -> None:
+    runs = plan("domain=timeseries", "attention=quest", "seeds=2")
+    assert len(runs) == 10 * 4 * 2
+    assert {run.config.recipe.optimizer.weight_decay for run in runs} == {0.0, 0.1}
+
+
+@pytest.mark.usefixtures("swept")
+def test_an_axis_asked_for_replaces_that_of_the_grid() -> None:
+    runs = plan("domain=timeseries", "attention=quest", "seed=0", "recipe.optimizer.lr=0.01")
+    assert len(runs) == 10 * 2
+    assert {run.config.recipe.optimizer.lr for run in runs} == {0.01}
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_named_data_set_is_not_swept() -> None:
+    assert only().key.hash == HASH_OF_STANDARD_ON_JAPANESE_VOWELS
+    assert len(plan("suite=smoke")) == len(registry.names())
+
+
+def test_a_domain_can_choose_its_telemetry_and_the_command_line_overrules_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: Hydra let a domain override no group that stood below it in the defaults."""
+    shutil.copytree(configuration.CONF_DIR, tmp_path / "conf")
+    file = tmp_path / "conf" / "domain" / "timeseries.yaml"
+    override = '  - _self_\n  - override /telemetry: "off"\n'
+    file.write_text(file.read_text().replace("  - _self_\n", override))
+    monkeypatch.setattr(configuration, "CONF_DIR", tmp_path / "conf")
+    configuration._compose.cache_clear()
+    try:
+        assert only().config.telemetry.mode == "off"
+        assert only("telemetry=exact").config.telemetry.mode == "exact"
+    finally:
+        configuration._compose.cache_clear()
 
 
 def test_seed_zero_is_a_seed() -> None:

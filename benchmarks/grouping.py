@@ -1,0 +1,69 @@
+"""Which runs are trained together as one batched model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Sequence
+
+from benchmarks import config as configuration
+from benchmarks.plan import Planned
+from domains.registry import spec as domain_spec
+
+
+def groups(runs: Sequence[Planned]) -> list[list[Planned]]:
+    """Split runs into those that are trained together; most stay by themselves.
+
+    A group differs in nothing but the seed and the keys that its domain names. Where there are
+    more of them than a batch can use, the parts are of nearly equal size. The order of the runs
+    decides that of the groups.
+    """
+    alike: dict[str, list[Planned]] = {}
+    for planned in runs:
+        alike.setdefault(_common(planned), []).append(planned)
+    found: list[list[Planned]] = []
+    for members in alike.values():
+        together = domain_spec(members[0].key.domain).together
+        size = 1 if together is None else together.size
+        parts = math.ceil(len(members) / size)
+        bounds = [round(len(members) * part / parts) for part in range(parts + 1)]
+        found.extend(members[begin:end] for begin, end in itertools.pairwise(bounds))
+    place = {planned.key: number for number, planned in enumerate(runs)}
+    return sorted(found, key=lambda group: place[group[0].key])
+
+
+def obstacle(planned: Planned) -> str | None:
+    """The setting that keeps a run from being trained with others of its domain, None if none."""
+    config = planned.config
+    together = {
+        "launcher.together=true": planned.launcher.together,
+        "telemetry=off": config.telemetry.mode == "off",
+        "trainer.precision=32-true": config.trainer.precision == "32-true",
+        "trainer.compile=false": not config.trainer.compile,
+        "logger=none": config.logger.name == "none",
+    }
+    lacking = [setting for setting, given in together.items() if not given]
+    return f"that needs {' '.join(lacking)}" if lacking else None
+
+
+def obstacles(runs: Iterable[Planned]) -> list[str]:
+    """What keeps runs from being trained together, where their domain offers it."""
+    return sorted(
+        {
+            reason
+            for planned in runs
+            if domain_spec(planned.key.domain).together is not None
+            and (reason := obstacle(planned)) is not None
+        }
+    )
+
+
+def _common(planned: Planned) -> str:
+    """Equal for runs that can be trained together."""
+    config = planned.config
+    together = domain_spec(config.domain).together
+    if together is None or obstacle(planned) is not None:
+        return str(planned.key)
+    computed = configuration.identity(config, without=together.keys)
+    return json.dumps(computed, sort_keys=True) + repr((config.trainer, planned.launcher))
