@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention import AttentionFactory
-from domains.base import BenchmarkModule, Domain
+from domains.base import BenchmarkData, BenchmarkModule, Domain, EpochEnded
 from domains.contract import DataSource, Metric, Phase, PhaseResult
 from domains.toy.config import CHOICES, SPEC
 from domains.toy.data import ToyData, build
@@ -14,6 +14,7 @@ from domains.toy.generator import CLASSES, WIDTH
 from domains.toy.model import ToyTransformer
 from domains.toy.module import ToyModule
 from domains.toy.outcomes import outcome_metrics
+from domains.toy.together import train_together
 
 
 class ToyDomain(Domain):
@@ -70,6 +71,17 @@ class ToyDomain(Domain):
             "train/accuracy": train,
             "train/loss": last["train/loss"],
         }
+
+    def train_together(
+        self,
+        cfgs: Sequence[Any],
+        modules: Sequence[BenchmarkModule],
+        data: BenchmarkData,
+        phase: Phase,
+        epoch_ended: EpochEnded,
+    ) -> Sequence[Mapping[str, float]]:
+        assert isinstance(data, ToyData)
+        return train_together(cfgs, modules, data, phase, epoch_ended)
 
 
 DOMAIN = ToyDomain()
