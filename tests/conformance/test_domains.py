@@ -24,7 +24,8 @@ CASES = [(domain, variant) for domain in domains.names() for variant in registry
 
 
 def planned(domain: str, variant: str) -> Planned:
-    asked = ["dataset=default", "seed=0", "synthetic=true", "budget=smoke", "telemetry.every=1"]
+    asked = ["dataset=default", "seed=0", "synthetic=true", "budget=smoke"]
+    asked += ["telemetry=sampled", "telemetry.every=1"]
     (found,) = expand(parse([f"domain={domain}", f"attention={variant}", *asked]))
     return found
 

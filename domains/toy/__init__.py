@@ -1,0 +1,1 @@
+"""Spurious attention: a made-up task with a misleading feature (QUEST paper, section 2.2)."""
