@@ -34,7 +34,7 @@ def groups(runs: Sequence[Planned]) -> list[list[Planned]]:
 
 
 def obstacle(planned: Planned) -> str | None:
-    """The setting that keeps a run from being trained with others of its domain, None if none."""
+    """Settings that a run would need to be trained with others of its domain, None if none."""
     config = planned.config
     together = {
         "launcher.together=true": planned.launcher.together,
@@ -44,11 +44,11 @@ def obstacle(planned: Planned) -> str | None:
         "logger=none": config.logger.name == "none",
     }
     lacking = [setting for setting, given in together.items() if not given]
-    return f"that needs {' '.join(lacking)}" if lacking else None
+    return " ".join(lacking) or None
 
 
 def obstacles(runs: Iterable[Planned]) -> list[str]:
-    """What keeps runs from being trained together, where their domain offers it."""
+    """Settings that runs would need to be trained together, where their domain offers it."""
     return sorted(
         {
             reason
@@ -56,6 +56,19 @@ def obstacles(runs: Iterable[Planned]) -> list[str]:
             if domain_spec(planned.key.domain).together is not None
             and (reason := obstacle(planned)) is not None
         }
+    )
+
+
+def in_words(runs: Sequence[Planned]) -> str:
+    """How runs are trained together, or what keeps them from it; empty where none could be."""
+    found = [group for group in groups(runs) if len(group) > 1]
+    if found:
+        return f"{sum(map(len, found))} of them are trained together, in {len(found)} groups"
+    reasons = obstacles(runs)
+    return (
+        f"each is trained by itself: training together needs {', '.join(reasons)}"
+        if reasons
+        else ""
     )
 
 
