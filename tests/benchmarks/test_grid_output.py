@@ -40,7 +40,8 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     capsys.readouterr()
     assert cli.main(arguments) == 0
-    return [re.sub(r" *│ *| {2,}", "|", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
+    return [re.sub(r" *│ *| {2,}", "|", line.strip()) for line in lines]
 
 
 def finish(planned: Planned, state: str, reason: str | None = None) -> None:
