@@ -21,7 +21,10 @@ def groups(runs: Sequence[Planned]) -> list[list[Planned]]:
     """
     alike: dict[str, list[Planned]] = {}
     for planned in runs:
-        alike.setdefault(_common(planned), []).append(planned)
+        common = _common(planned)
+        if common is None or obstacle(planned) is not None:
+            common = str(planned.key)
+        alike.setdefault(common, []).append(planned)
     found: list[list[Planned]] = []
     for members in alike.values():
         together = domain_spec(members[0].key.domain).together
@@ -48,15 +51,13 @@ def obstacle(planned: Planned) -> str | None:
 
 
 def obstacles(runs: Iterable[Planned]) -> list[str]:
-    """Settings that runs would need to be trained together, where their domain offers it."""
-    return sorted(
-        {
-            reason
-            for planned in runs
-            if domain_spec(planned.key.domain).together is not None
-            and (reason := obstacle(planned)) is not None
-        }
-    )
+    """Settings without which runs are trained by themselves that could be trained together."""
+    lacking: dict[str, list[str]] = {}
+    for planned in runs:
+        common, lack = _common(planned), obstacle(planned)
+        if common is not None and lack is not None:
+            lacking.setdefault(common, []).append(lack)
+    return sorted({lack for found in lacking.values() if len(found) > 1 for lack in found})
 
 
 def in_words(runs: Sequence[Planned]) -> str:
@@ -64,19 +65,16 @@ def in_words(runs: Sequence[Planned]) -> str:
     found = [group for group in groups(runs) if len(group) > 1]
     if found:
         return f"{sum(map(len, found))} of them are trained together, in {len(found)} groups"
-    reasons = obstacles(runs)
-    return (
-        f"each is trained by itself: training together needs {', '.join(reasons)}"
-        if reasons
-        else ""
-    )
+    if reasons := obstacles(runs):
+        return f"each is trained by itself: training together needs {', '.join(reasons)}"
+    return ""
 
 
-def _common(planned: Planned) -> str:
-    """Equal for runs that can be trained together."""
+def _common(planned: Planned) -> str | None:
+    """Equal for runs that their domain can train together; None if it offers no such thing."""
     config = planned.config
     together = domain_spec(config.domain).together
-    if together is None or obstacle(planned) is not None:
-        return str(planned.key)
+    if together is None:
+        return None
     computed = configuration.identity(config, without=together.keys)
     return json.dumps(computed, sort_keys=True) + repr((config.trainer, planned.launcher))

@@ -138,6 +138,7 @@ def test_what_forbids_it_is_told(setting: str, named: str) -> None:
     (reason,) = obstacles(plan)
     assert named in reason
     assert obstacles(planned("seeds=2")) == []
+    assert obstacles([plan[0]]) == [], "it would be by itself anyway"
 
 
 # Execution
