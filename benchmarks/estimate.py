@@ -16,8 +16,8 @@ class Estimates:
     """
 
     def __init__(self, store: Store) -> None:
-        self._by_cell: dict[tuple[str, ...], list[float]] = defaultdict(list)
-        self._by_task: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        by_cell: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        by_task: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for run in store.runs():
             try:
                 result = run.result()
@@ -27,15 +27,18 @@ class Estimates:
                 continue
             key = run.key
             seconds = float(result["cost"]["seconds"])
-            self._by_cell[(key.domain, key.dataset, key.attention, key.hash)].append(seconds)
+            by_cell[(key.domain, key.dataset, key.attention, key.hash)].append(seconds)
             task = (key.domain, key.dataset, result["recipe"], result["budget"])
-            self._by_task[task].append(seconds)
+            by_task[task].append(seconds)
+        self._by_cell = {cell: median(found) for cell, found in by_cell.items()}
+        self._by_task = {task: median(found) for task, found in by_task.items()}
 
     def seconds(self, key: RunKey, recipe: str, budget: str) -> float | None:
         """Expected wall time of a run, None if nothing comparable was ever run."""
         found = self._by_cell.get((key.domain, key.dataset, key.attention, key.hash))
-        found = found or self._by_task.get((key.domain, key.dataset, recipe, budget))
-        return median(found) if found else None
+        if found is None:
+            found = self._by_task.get((key.domain, key.dataset, recipe, budget))
+        return found
 
 
 def in_words(seconds: float | None) -> str:

@@ -21,7 +21,10 @@ def groups(runs: Sequence[Planned]) -> list[list[Planned]]:
     """
     alike: dict[str, list[Planned]] = {}
     for planned in runs:
-        alike.setdefault(_common(planned), []).append(planned)
+        common = _common(planned)
+        if common is None or obstacle(planned) is not None:
+            common = str(planned.key)
+        alike.setdefault(common, []).append(planned)
     found: list[list[Planned]] = []
     for members in alike.values():
         together = domain_spec(members[0].key.domain).together
@@ -34,7 +37,7 @@ def groups(runs: Sequence[Planned]) -> list[list[Planned]]:
 
 
 def obstacle(planned: Planned) -> str | None:
-    """The setting that keeps a run from being trained with others of its domain, None if none."""
+    """Settings that a run would need to be trained with others of its domain, None if none."""
     config = planned.config
     together = {
         "launcher.together=true": planned.launcher.together,
@@ -44,26 +47,34 @@ def obstacle(planned: Planned) -> str | None:
         "logger=none": config.logger.name == "none",
     }
     lacking = [setting for setting, given in together.items() if not given]
-    return f"that needs {' '.join(lacking)}" if lacking else None
+    return " ".join(lacking) or None
 
 
 def obstacles(runs: Iterable[Planned]) -> list[str]:
-    """What keeps runs from being trained together, where their domain offers it."""
-    return sorted(
-        {
-            reason
-            for planned in runs
-            if domain_spec(planned.key.domain).together is not None
-            and (reason := obstacle(planned)) is not None
-        }
-    )
+    """Settings without which runs are trained by themselves that could be trained together."""
+    lacking: dict[str, list[str]] = {}
+    for planned in runs:
+        common, lack = _common(planned), obstacle(planned)
+        if common is not None and lack is not None:
+            lacking.setdefault(common, []).append(lack)
+    return sorted({lack for found in lacking.values() if len(found) > 1 for lack in found})
 
 
-def _common(planned: Planned) -> str:
-    """Equal for runs that can be trained together."""
+def in_words(runs: Sequence[Planned]) -> str:
+    """How runs are trained together, or what keeps them from it; empty where none could be."""
+    found = [group for group in groups(runs) if len(group) > 1]
+    if found:
+        return f"{sum(map(len, found))} of them are trained together, in {len(found)} groups"
+    if reasons := obstacles(runs):
+        return f"each is trained by itself: training together needs {', '.join(reasons)}"
+    return ""
+
+
+def _common(planned: Planned) -> str | None:
+    """Equal for runs that their domain can train together; None if it offers no such thing."""
     config = planned.config
     together = domain_spec(config.domain).together
-    if together is None or obstacle(planned) is not None:
-        return str(planned.key)
+    if together is None:
+        return None
     computed = configuration.identity(config, without=together.keys)
     return json.dumps(computed, sort_keys=True) + repr((config.trainer, planned.launcher))

@@ -116,8 +116,13 @@ def expand(request: Request) -> list[Planned]:
 
 def pending(runs: Sequence[Planned], store: Store, retry: Sequence[str] = ()) -> list[Planned]:
     """The runs without a final outcome, or with one that was asked for again."""
-    wanted = {*STATES} - {*FINAL} | {*retry}
-    return [planned for planned in runs if state_of(store.run(planned.key)) in wanted]
+    states = wanted(retry)
+    return [planned for planned in runs if state_of(store.run(planned.key)) in states]
+
+
+def wanted(retry: Sequence[str] = ()) -> frozenset[str]:
+    """States of runs that are still to be carried out."""
+    return frozenset({*STATES} - {*FINAL} | {*retry})
 
 
 def state_of(run: Run) -> str:

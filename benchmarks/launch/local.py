@@ -127,7 +127,7 @@ class _Session:
             self._display.notice(
                 f"Interrupted with {left} of {len(self._planned)} runs left. Give the same command "
                 "again to continue: what is done stays done, the rest goes on from its last "
-                "checkpoint."
+                "checkpoint, and runs that are trained together begin anew."
             )
         return Summary(
             states={key: self._states[key] for key in self._planned},

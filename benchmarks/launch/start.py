@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from benchmarks import loggers
+from benchmarks import grouping, loggers
 from benchmarks.estimate import Estimates
-from benchmarks.grouping import groups
 from benchmarks.hardware import uses_cuda
 from benchmarks.launch.local import LocalPool
 from benchmarks.launch.planned import PlannedRun
@@ -39,6 +38,8 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     todo = pending(runs, store, retry)
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
+    if together := grouping.in_words(todo):
+        console.print(together)
     if todo:
         summary = _pool(todo[0], store, retry).run(_grouped(todo, store))
         if summary.interrupted:
@@ -58,7 +59,7 @@ def _grouped(todo: Sequence[Planned], store: Store) -> list[PlannedRun]:
             estimates.seconds(planned.key, planned.config.recipe.name, planned.config.budget.name),
             group=str(number) if len(members) > 1 else None,
         )
-        for number, members in enumerate(groups(todo), start=1)
+        for number, members in enumerate(grouping.groups(todo), start=1)
         for planned in members
     ]
 

@@ -170,5 +170,7 @@ def test_time_left_is_learnt_from_what_was_measured() -> None:
     assert estimator.left([], [InProgress(10.0, 5.0, None)], workers=1) == 15.0
     assert estimator.left([], [InProgress(10.0, 5.0, 3.0)], workers=1) == 3.0
     assert estimator.left([], [InProgress(10.0, 50.0, None)], workers=1) == 0.0
+    assert estimator.left([], [InProgress(30.0, 5.0, None, runs=3)], workers=1) == 55.0
+    assert estimator.left([], [InProgress(None, 5.0, None, runs=3)], workers=1) == 55.0
     assert estimator.left([1.0, 1.0, 30.0], [], workers=3) == 60.0  # the longest decides
     assert estimator.left([], [], workers=1) is None

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.launch.display import PlainDisplay
 from benchmarks.launch.local import LocalPool
+from benchmarks.launch.perform import Member, Offer, perform
 from benchmarks.launch.planned import PlannedRun
 from benchmarks.store import Store
 from tests.benchmarks.pool_bench import EXECUTOR, Bench, key, said, until
@@ -88,6 +89,37 @@ def test_a_run_that_another_runner_takes_before_the_worker_does_drops_out(bench:
     assert summary.counts == {"done": 3}
     assert bench.executed()[:2] == ["together 0 2", "end of 0 2"]
     assert "start       parity · quest · 2 runs · group 1" in bench.output.read_text()
+
+
+def test_a_run_that_is_done_when_its_worker_claims_it_is_not_done_again(bench: Bench) -> None:
+    """Symptom would be: two runners carry out the same run one after the other."""
+    bench.run([bench.config(0)])
+
+    def execute(*arguments: object) -> list[None]:
+        raise AssertionError("it was carried out")
+
+    members = (Member(key(0), bench.config(0)),)
+    (outcome,) = perform(
+        bench.store, Offer(members), execute,
+        started=lambda *_: None, progress=lambda _: None, stopped=lambda: False,
+    )  # fmt: skip
+    assert (outcome.state, outcome.executed) == ("done", False)
+    assert bench.get(0).holder() is None
+
+
+def test_a_run_that_is_taken_over_leaves_its_group_going_on(bench: Bench) -> None:
+    bench.store = Store(bench.store.root, stale_seconds=1.0)
+    runner = bench.program(bench.group(range(3), epochs=4, seconds=0.5))
+    until(lambda: len(bench.get(2).metrics()) >= 1)
+    run = bench.get(1)
+    claim = run.claim(presumed_dead=run.holder())
+    assert claim is not None
+    until(lambda: bench.state(2) == "done")
+    claim.release()
+    assert said(runner)[1]["counts"] == {"done": 3}
+    assert [bench.get(seed).status()["attempts"] for seed in range(3)] == [1, 2, 1]
+    assert bench.executed()[:2] == ["together 0 1 2", "end of 0 1 2"]
+    bench.assert_done(0, 4)
 
 
 class ReleasingDisplay(PlainDisplay):

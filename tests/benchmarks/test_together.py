@@ -138,6 +138,7 @@ def test_what_forbids_it_is_told(setting: str, named: str) -> None:
     (reason,) = obstacles(plan)
     assert named in reason
     assert obstacles(planned("seeds=2")) == []
+    assert obstacles([plan[0]]) == [], "it would be by itself anyway"
 
 
 # Execution
@@ -241,7 +242,10 @@ def test_a_request_to_stop_ends_all_but_not_after_the_last_epoch(tmp_path: Path)
     assert [len(run.metrics()) for run in runs] == [3, 3]
 
 
-def test_a_run_that_was_taken_over_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["while training", "while writing"])
+def test_a_run_that_was_taken_over_is_left_alone_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     plan = planned("seeds=2")
     runs = prepared(tmp_path, plan)
     claim = runs[0].claim()
@@ -252,7 +256,12 @@ def test_a_run_that_was_taken_over_is_left_alone_and_the_others_go_on(tmp_path: 
         if name.exists():
             name.rename(name.with_name("another.json"))
 
-    lost, fine = go(runs, plan, taken_over)
+    def save_weights(module: BenchmarkModule, path: Path) -> None:
+        taken_over()
+
+    if late:
+        monkeypatch.setattr(together, "save_weights", save_weights)
+    lost, fine = go(runs, plan, (lambda: None) if late else taken_over)
     claim.release()
     assert lost is not None
     assert lost.state == "interrupted"
