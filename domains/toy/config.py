@@ -133,6 +133,6 @@ SPEC = DomainSpec(
     ),
     together=Together(
         keys=("recipe.optimizer.lr", "recipe.optimizer.weight_decay", "recipe.qk_lr_ratio"),
-        size=25,
+        size=75,
     ),
 )

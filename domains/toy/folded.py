@@ -88,8 +88,12 @@ class FoldedNet:
         q = torch.baddbmm(b_q[:, None], normed_start[:, None], w_q.mT)[:, 0]
         centred = (w_k - w_k.mean(2, keepdim=True)).mT
         projected = torch.bmm(x.flatten(0, 1).expand(len(q), -1, -1), centred)
-        projected = projected.view(len(q), *x.shape) + (positions @ centred)[:, None]
+        projected = projected.view(len(q), *x.shape).add_((positions @ centred)[:, None])
         k = (projected * scale[..., None]).add_(b_k[:, None, None])
+        if k.requires_grad:
+            # Its gradient comes with the last two axes swapped in memory, which all operations
+            # that follow would be slow on.
+            k.register_hook(Tensor.contiguous)
 
         weights = self._attend(q, k)
         scaled = weights * scale
