@@ -239,12 +239,13 @@ def _group(key: TableKey, slug: str, rows: list[Row]) -> Group:
 K = TypeVar("K", bound=TableKey)
 
 
-def slugs_of(keys: Sequence[K], *first: str) -> dict[K, str]:
+def slugs_of(keys: Sequence[K], *first: str, empty: str = "none") -> dict[K, str]:
     """Short names: domain and protocol always, the rest only where it tells tables apart.
 
     Args:
         keys: to name.
         first: further fields that may tell them apart.
+        empty: what stands for an empty field; nothing if it is empty itself.
     """
     slugs: dict[K, str] = {}
     for key in keys:
@@ -255,8 +256,8 @@ def slugs_of(keys: Sequence[K], *first: str) -> dict[K, str]:
         ):  # fmt: skip
             if len({getattr(sibling, name) for sibling in siblings}) > 1:
                 value = getattr(key, name)
-                parts.append(f"v{value}" if name == "protocol_version" else str(value) or "none")
-        slug = "-".join(_safe(part) for part in parts)
+                parts.append(f"v{value}" if name == "protocol_version" else str(value) or empty)
+        slug = "-".join(_safe(part) for part in parts if part)
         while slug in slugs.values():
             slug += "_"
         slugs[key] = slug

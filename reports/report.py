@@ -240,7 +240,7 @@ def summary(report: Report) -> str:
 
 def _summary_of(grids: Grids) -> list[str]:
     lines = []
-    for section in grids.studies:
+    for section in grids.main:
         key = section.study.key
         lines += ["", f"## {md_line(f'{key.title()} ({key.details()})')}", ""]
         lines += map(_sentence, section.findings)

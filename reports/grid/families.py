@@ -15,7 +15,7 @@ import numpy as np
 from reports import words
 from reports.grid.evaluation import rate_of
 from reports.grid.parts import rate_text
-from reports.grid.places import neat, order
+from reports.grid.places import USUAL, order
 from reports.grid.probes import Probes
 from reports.grid.published import METRIC, quotes
 from reports.grid.rates import DRAWS, Rate, Resampling
@@ -96,11 +96,15 @@ class Family:
 def families(studies: Sequence[Study], probes: Probes) -> list[Family]:
     """Every set of studies that differ in one setting, or in the protocol alone."""
     groups: dict[tuple[str, StudyKey], dict[str, Study]] = defaultdict(dict)
+    named = {name for study in studies for name in study.key.settings()}
     for study in studies:
         settings = study.key.settings()
-        for name, value in settings.items():
+        for name in sorted(named):
+            value = settings.get(name, USUAL.get(name))
+            if value is None:
+                continue
             rest = ", ".join(f"{k}={v}" for k, v in settings.items() if k != name)
-            groups[(name, replace(study.key, setting=rest))][neat(value)] = study
+            groups[(name, replace(study.key, setting=rest))][value] = study
         without = replace(study.key, protocol="", protocol_version=0)
         groups[(PROTOCOL, without)][study.key.protocol] = study
     found: list[Family] = []

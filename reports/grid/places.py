@@ -10,10 +10,12 @@ from typing import Any
 from reports.labels import ATTENTION, differing_keys, flatten, label
 from reports.rows import GridPlace, GridSpec, Problem, Row
 
+Identity = tuple[str, str, str, str]
+"""Domain, data set, attention and hash."""
 ConfigOf = Callable[[Row], Mapping[str, Any]]
 
 USUAL: Mapping[str, str] = {"recipe.qk_lr_ratio": "1"}
-"""Settings that name a study wherever they have another value, whether or not others differ."""
+"""Settings that go without saying, and name a study wherever they have another value."""
 DIGITS = 6
 """Significant ones of values of grid runs, so that their CSV file is small and exact at once."""
 
@@ -25,7 +27,7 @@ def place(rows: Iterable[Row], config_of: ConfigOf) -> tuple[list[Row], list[Pro
     """
     rows = list(rows)
     specs = {row.domain: row.grid.spec for row in rows if row.grid}
-    flat: dict[tuple[str, ...], dict[str, str]] = {}
+    flat: dict[Identity, dict[str, str]] = {}
     placed, problems = [], []
     for row in rows:
         spec = row.grid.spec if row.grid else specs.get(row.domain)
@@ -60,8 +62,8 @@ def label_studies(rows: list[Row], config_of: ConfigOf) -> list[Row]:
     What differs under one protocol is named under every protocol of the domain, so that studies
     that differ in the protocol alone have the same setting.
     """
-    flat: dict[tuple[str, ...], dict[str, str]] = {}
-    tables: dict[tuple[Any, ...], set[tuple[str, ...]]] = defaultdict(set)
+    flat: dict[Identity, dict[str, str]] = {}
+    tables: dict[tuple[Any, ...], set[Identity]] = defaultdict(set)
     for row in rows:
         assert row.grid is not None
         identity = _identity(row)
@@ -84,13 +86,15 @@ def label_studies(rows: list[Row], config_of: ConfigOf) -> list[Row]:
     labelled = []
     for row in rows:
         short, options, setting = labels[_identity(row)]
+        parts = (part.partition("=") for part in setting.split(", ") if part)
+        setting = ", ".join(f"{k}={neat(v)}" for k, _, v in parts if neat(v) != USUAL.get(k))
         variant = f"{row.attention} ({short})" if short else row.attention
         labelled.append(replace(row, variant=variant, options=options, setting=setting))
     return labelled
 
 
-def _identity(row: Row) -> tuple[str, str, str, str]:
-    return row.run_key[:4]
+def _identity(row: Row) -> Identity:
+    return (row.domain, row.dataset, row.attention, row.hash)
 
 
 def rounded(value: float) -> float:

@@ -17,7 +17,7 @@ from reports.plots import Picture
 from reports.table import Table
 
 MAX_FIGURES = 3
-"""Studies of a report for which figures are drawn, the largest first."""
+"""Main studies of a report for which figures are drawn, the largest first."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,14 @@ class StudySection:
         tables: laid out, success first.
         findings: in sentences.
         pictures: of the study.
+        main: whether it stands by itself; smaller studies of a family stand behind the family.
     """
 
     stats: StudyStats
     tables: tuple[Table, ...]
     findings: tuple[Finding, ...]
     pictures: tuple[Picture, ...]
+    main: bool
 
     @property
     def study(self) -> Study:
@@ -66,9 +68,19 @@ class Grids:
     probes: Probes = field(default_factory=Probes)
 
     @property
+    def main(self) -> list[StudySection]:
+        """Studies that stand by themselves."""
+        return [section for section in self.studies if section.main]
+
+    @property
+    def further(self) -> list[StudySection]:
+        """Smaller studies of a family."""
+        return [section for section in self.studies if not section.main]
+
+    @property
     def note(self) -> str:
         """Which figures were left out, empty if none."""
-        if len(self.studies) <= MAX_FIGURES:
+        if len(self.main) <= MAX_FIGURES:
             return ""
         return (
             f"Figures are drawn for the {MAX_FIGURES} largest grid studies only; choose others "
@@ -111,18 +123,30 @@ def build_grids(frame: Frame, *, draw: bool) -> Grids:
     found = frame.probes
     if studies and frame.root is not None:
         found = probes.read(frame.root, (row for study in studies for row in study.rows))
-    evaluated = [evaluate_study(study) for study in studies]
+    related = families(studies, found)
+    behind = {slug for family in related for slug in _smaller(family)}
     by_size = sorted(studies, key=lambda study: -len(study.places))
-    drawn = {study.slug for study in by_size[:MAX_FIGURES]} if draw else set()
-    sections = [_section(stats, found, stats.study.slug in drawn) for stats in evaluated]
+    drawn = [study.slug for study in by_size if study.slug not in behind][:MAX_FIGURES]
+    sections = [
+        _section(
+            evaluate_study(study), found, study.slug not in behind, draw and study.slug in drawn
+        )
+        for study in studies
+    ]
     together = [
         FamilySection(family, family_table(family), figures.over_setting(family) if draw else None)
-        for family in families(studies, found)
+        for family in related
     ]
     return Grids(tuple(sections), tuple(together), found)
 
 
-def _section(stats: StudyStats, found: Probes, draw: bool) -> StudySection:
+def _smaller(family: Family) -> list[str]:
+    """Slugs of the studies of a family that have fewer points than its largest."""
+    sizes = {study.slug: len(study.points()) for study in family.studies.values()}
+    return [slug for slug, size in sizes.items() if size < max(sizes.values())]
+
+
+def _section(stats: StudyStats, found: Probes, main: bool, draw: bool) -> StudySection:
     made = (
         tables.success(stats),
         tables.by_column(stats),
@@ -144,4 +168,5 @@ def _section(stats: StudyStats, found: Probes, draw: bool) -> StudySection:
         tuple(table for table in made if table is not None),
         tuple(tables.findings(stats)),
         tuple(picture for picture in pictures if picture),
+        main,
     )

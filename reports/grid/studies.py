@@ -183,7 +183,7 @@ def arrange_studies(rows: Iterable[Row]) -> list[Study]:
         if row.grid is not None:
             members[study_key(row)].append(row)
     keys = sorted(members, key=lambda key: _order(key, len(members[key])))
-    slugs = slugs_of(keys, "dataset")
+    slugs = slugs_of(keys, "dataset", empty="")
     return [_study(key, f"{slugs[key]}-grid", members[key]) for key in keys]
 
 
