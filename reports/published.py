@@ -37,8 +37,8 @@ class Published:
         text: the number as printed, or `training crashed`.
         value: as a number, None for a crash.
         runs: runs it is a mean of, None if the paper does not say.
-        remark: protocol and caveats.
         recipe: training, where a paper has several.
+        note: caveats.
         of_paper: whether a paper printed it; else it is of a reference run.
     """
 
@@ -48,9 +48,14 @@ class Published:
     text: str
     value: float | None
     runs: int | None
-    remark: str
     recipe: str
+    note: str
     of_paper: bool
+
+    @property
+    def remark(self) -> str:
+        """Training and caveats."""
+        return "; ".join(part for part in (self.recipe, self.note) if part)
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,6 @@ _IDENTITY = (
 def _published(record: Mapping[str, str]) -> Published:
     crashed = record["outcome"] == "diverged"
     text = "training crashed" if crashed else record["value"]
-    remark = "; ".join(part for part in (record["recipe"], record["note"]) if part)
     return Published(
         source=record["where"],
         attention=record["attention"],
@@ -163,8 +167,8 @@ def _published(record: Mapping[str, str]) -> Published:
         text=f"{text} ± {record['sd']}" if record["sd"] else text,
         value=None if crashed else float(record["value"]),
         runs=int(record["n"]) if record["n"] else None,
-        remark=remark,
         recipe=record["recipe"],
+        note=record["note"],
         of_paper=record["file"] in PAPERS,
     )
 

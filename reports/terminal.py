@@ -38,6 +38,8 @@ def print_summary(store_root: Path, console: Console, filters: Filters | None = 
         console.print(f"no summary: {error}", style="red", markup=False)
         return
     for table in tables:
+        if all(row.state == "planned" for row in table.group.rows):
+            continue  # nothing has begun; grids that have no result yet would fill the screen
         for column in table.group.columns:
             _print_column(console, table, column)
     for study in studies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -158,21 +159,30 @@ def _histogram(
     axis.locator_params(axis="y", nbins=4)
 
 
-def over_setting(family: Family) -> Picture | None:
-    """Success and attention over the values of a setting; None where these are no numbers."""
-    try:
-        values = [float(value) for value in family.studies]
-    except ValueError:
-        return None
-    readings = any(m.attention is not None for m in family.members.values())
-    panels = 2 if readings else 1
+def over_setting(family: Family) -> Picture:
+    """Success and attention over the values of a setting: lines for numbers, else marks."""
+    names = list(family.studies)
+    numbers = _numbers(names)
+    readings = any(member.attention is not None for member in family.members.values())
+    quoted = any(member.quoted.success is not None for member in family.members.values())
+    keys = [*family.variants, *([REFERENCE] if quoted else [])]
     with plots.style():
-        figure, axes = plots.panels(panels, 2, 4.1, 2.9, legend_of=[*family.variants, REFERENCE])
-        for variant in family.variants:
-            members = [family.members[(variant, value)] for value in family.studies]
-            _lines(axes[0], values, members, variant, family.variants)
+        figure, axes = plots.panels(2 if readings else 1, 2, 4.1, 2.9, legend_of=keys)
+        for index, variant in enumerate(family.variants):
+            members = [family.members[(variant, name)] for name in names]
+            # Marks beside one another where lines would suggest an order.
+            aside = 0.0 if numbers else 0.14 * (index - (len(family.variants) - 1) / 2)
+            series = _Series(
+                numbers or [position + aside for position in range(len(names))],
+                plots.color(variant, family.variants),
+                plots.marker(variant, family.variants),
+                variant,
+                joined=bool(numbers),
+            )
+            _success(axes[0], series, members)
             if readings:
-                _attention(axes[1], values, members, variant, family.variants)
+                _draw(axes[1], series, [member.attention for member in members])
+                _quote(axes[1], series, [member.quoted.attention for member in members])
         axes[0].set_title("success ↑")
         axes[0].set_ylabel("% of runs")
         axes[0].set_ylim(-3, 103)
@@ -181,60 +191,65 @@ def over_setting(family: Family) -> Picture | None:
             axes[1].set_ylim(-0.03, 1.03)
         for axis in axes:
             axis.set_xlabel(called(family.name))
-            if min(values) > 0 and max(values) / min(values) > 4:
+            if numbers and min(numbers) > 0 and max(numbers) / min(numbers) > 4:
                 axis.set_xscale("log")
-            axis.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+            axis.set_xticks(numbers or range(len(names)), names)
             axis.minorticks_off()
-        if any(member.quoted.success is not None for member in family.members.values()):
+        if quoted:
             axes[0].plot([], [], color=plots.MUTED, label=REFERENCE, **HOLLOW, marker="o")
         plots.legend(figure, axes)
-        alt = (
-            f"Success and attention over {called(family.name)}, with 95 % intervals; hollow marks "
-            "are those of the reference run."
-        )
+        what = "Success and attention" if readings else "Success"
+        alt = f"{what} by {called(family.name)}, success with its 95 % interval"
+        alt += "; hollow marks are those of the reference run." if quoted else "."
         return plots.render(figure, f"{family.slug}_success", family.title(), alt)
 
 
-def _lines(
-    axis: Axes,
-    values: Sequence[float],
-    members: Sequence[Member],
-    variant: str,
-    variants: Sequence[str],
-) -> None:
-    tint, sign = plots.color(variant, variants), plots.marker(variant, variants)
-    shown = [(x, m.rate) for x, m in zip(values, members, strict=True) if m.rate]
+@dataclass(frozen=True)
+class _Series:
+    """How the numbers of one variant are drawn, and at which places."""
+
+    places: Sequence[float]
+    tint: str
+    sign: str
+    label: str
+    joined: bool
+
+
+def _numbers(names: Sequence[str]) -> list[float]:
+    """Values as numbers, none if one is a word."""
+    try:
+        return [float(name) for name in names]
+    except ValueError:
+        return []
+
+
+def _success(axis: Axes, series: _Series, members: Sequence[Member]) -> None:
+    _draw(axis, series, [member.rate.percent if member.rate else None for member in members])
+    ends = [
+        (x, m.rate.interval.low, m.rate.interval.high)
+        for x, m in zip(series.places, members, strict=True)
+        if m.rate and m.rate.interval
+    ]
+    places, low, high = ([end[index] for end in ends] for index in range(3))
+    if series.joined:
+        axis.fill_between(places, low, high, color=series.tint, alpha=0.14, lw=0)
+    else:
+        axis.vlines(places, low, high, color=series.tint, lw=1.6)
+    _quote(axis, series, [member.quoted.success for member in members])
+
+
+def _draw(axis: Axes, series: _Series, values: Sequence[float | None]) -> None:
+    shown = [(x, y) for x, y in zip(series.places, values, strict=True) if y is not None]
     axis.plot(
-        [x for x, _ in shown], [rate.percent for _, rate in shown], color=tint, marker=sign,
-        ms=6, mew=0, lw=1.8, label=variant, zorder=3,
+        [x for x, _ in shown], [y for _, y in shown], color=series.tint, marker=series.sign, ms=6,
+        mew=0, lw=1.8 if series.joined else 0, label=series.label, zorder=3,
     )  # fmt: skip
-    banded = [(x, rate.interval) for x, rate in shown if rate.interval]
-    axis.fill_between(
-        [x for x, _ in banded], [i.low for _, i in banded], [i.high for _, i in banded],
-        color=tint, alpha=0.14, lw=0,
-    )  # fmt: skip
-    _reference(axis, values, [m.quoted.success for m in members], tint, sign)
 
 
-def _attention(
-    axis: Axes,
-    values: Sequence[float],
-    members: Sequence[Member],
-    variant: str,
-    variants: Sequence[str],
-) -> None:
-    tint, sign = plots.color(variant, variants), plots.marker(variant, variants)
-    shown = [(x, m.attention) for x, m in zip(values, members, strict=True) if m.attention]
-    axis.plot(
-        [x for x, _ in shown], [y for _, y in shown], color=tint, marker=sign, ms=6, mew=0, lw=1.8,
-        label=variant, zorder=3,
-    )  # fmt: skip
-    _reference(axis, values, [m.quoted.attention for m in members], tint, sign)
-
-
-def _reference(
-    axis: Axes, values: Sequence[float], theirs: Sequence[float | None], tint: str, sign: str
-) -> None:
-    shown = [(x, y) for x, y in zip(values, theirs, strict=True) if y is not None]
+def _quote(axis: Axes, series: _Series, values: Sequence[float | None]) -> None:
+    shown = [(x, y) for x, y in zip(series.places, values, strict=True) if y is not None]
     if shown:
-        axis.plot([x for x, _ in shown], [y for _, y in shown], color=tint, marker=sign, **HOLLOW)
+        axis.plot(
+            [x for x, _ in shown], [y for _, y in shown], color=series.tint, marker=series.sign,
+            **HOLLOW,
+        )  # fmt: skip

@@ -134,7 +134,7 @@ def published_rates(stats: StudyStats) -> Table | None:
                 Item(str(theirs.runs or "not said")),
                 Item(quoted.verdict),
                 Item(theirs.source),
-                Item(theirs.remark),
+                Item(theirs.note),
             ]
         )
         interval = own.rate.interval if own.rate else None
@@ -148,7 +148,7 @@ def published_rates(stats: StudyStats) -> Table | None:
                 "published_runs": theirs.runs,
                 "verdict": quoted.verdict,
                 "source": theirs.source,
-                "remark": theirs.remark,
+                "remark": theirs.note,
             }
         )
     notes = (
