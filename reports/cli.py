@@ -25,12 +25,13 @@ Tables, figures and one HTML page from the runs in the store.
 
   results=DIR    the store (default: RESULTS_DIR, else ./results)
   output=DIR     where to write (default: DIR/report inside the store)
-  from=DIR       remake a report from the results.csv and runs.csv in DIR; needs output=
+  from=DIR       remake a report from its CSV files in DIR; needs output=
   domain= dataset= attention= protocol= recipe= budget= kind=
                  only these runs; several as a,b,c
 
 Writes report.html, summary.md, results.csv (one row a run and metric), runs.csv (one row a run),
-tables/ (md, tex, csv), figures/ (svg, png) and manifest.json.
+tables/ (md, tex, csv), figures/ (svg, png) and manifest.json. Grids of hyperparameters are studied
+as a whole: their runs stand in grid_runs.csv, with grid_studies.csv and grid_curves.csv.
 
 Exit codes: 0 written, 2 usage, 3 nothing to report yet or the place cannot be written.
 """

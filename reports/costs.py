@@ -64,7 +64,7 @@ def cost(table: GroupStats) -> Table | None:
             if not cell.done:
                 continue
             own = Cost.of(cell)
-            places |= {_place(*place) for place in own.places}
+            places |= {place_of(*place) for place in own.places}
             # Times on different devices say nothing about the variant.
             fair = base if base.places == own.places else NOTHING
             ratios = (
@@ -127,6 +127,7 @@ def _amount(value: float | None, form: Callable[[float], str]) -> Item:
     return Item(form(value), sort=value)
 
 
-def _place(device: str, threads: int | None) -> str:
+def place_of(device: str, threads: int | None) -> str:
+    """Where runs were made, in words."""
     name = device or "unknown"
     return name if threads is None else f"{name}, {words.count(threads, 'thread')}"

@@ -1,7 +1,8 @@
 """`results.csv` and `runs.csv`: everything that tables are made of, and the way back from them.
 
 `runs.csv` has one row a run, finished or not; `results.csv` one row a run and metric. Together
-they replace the store for everything except curves.
+they replace the store for everything except curves. Runs of grid studies stand in files of their
+own (see :mod:`reports.grid.export`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from reports.frame import Frame
+from reports.grid.export import STUDIES, read_grid
+from reports.grid.probes import Probes
 from reports.rows import MetricInfo, ReportError, Row, check_unique
 from reports.table import Value, to_csv
 
 _KEY = ("domain", "dataset", "attention", "hash", "seed")
 _NOTE_SEPARATOR = " | "
-_RUN_FIELDS = tuple(f.name for f in fields(Row) if f.name not in ("metrics", "info"))
+_RUN_FIELDS = tuple(f.name for f in fields(Row) if f.name not in ("metrics", "info", "grid"))
 _INTEGERS = frozenset(
     {
         "seed", "protocol_version", "selected_epoch", "test_size", "parameters_total",
@@ -63,30 +66,42 @@ def results_csv(rows: Sequence[Row]) -> str:
 
 
 def read_csv(folder: Path) -> Frame:
-    """Rows from the two files in `folder`.
+    """Rows from the files of a report in `folder`: of its tables, of its grid studies, or both.
 
     Raises:
-        ReportError: a file is missing or not in the form that this module writes.
+        ReportError: a file is missing or not in the form that a report writes.
     """
-    metrics: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-    info: dict[tuple[str, ...], dict[str, MetricInfo]] = defaultdict(dict)
+    rows: list[Row] = []
+    probes = Probes()
+    has_studies = (folder / STUDIES).exists()
     try:
-        for record in _records(folder / "results.csv"):
-            key = tuple(record[name] for name in _KEY)
-            metrics[key][record["metric"]] = float(record["value"])
-            info[key][record["metric"]] = _info(record, "")
-        rows = []
-        for record in _records(folder / "runs.csv"):
-            key = tuple(record[name] for name in _KEY)
-            values: dict[str, Any] = {name: _parse(name, record[name]) for name in _RUN_FIELDS}
-            if record["primary"]:
-                info[key].setdefault(record["primary"], _info(record, "primary_"))
-            rows.append(Row(**values, metrics=metrics.get(key, {}), info=info.get(key, {})))
+        if not has_studies or (folder / "runs.csv").exists():
+            rows += _read_tables(folder)
+        if has_studies:
+            studied, probes = read_grid(folder, _records)
+            rows += studied
     except (KeyError, ValueError) as error:
-        message = f"runs.csv and results.csv in {folder} are not those of a report: {error!r}"
+        message = f"the CSV files in {folder} are not those of a report: {error!r}"
         raise ReportError(message) from error
     check_unique(rows)
-    return Frame(tuple(rows))
+    return Frame(tuple(rows), probes=probes)
+
+
+def _read_tables(folder: Path) -> list[Row]:
+    metrics: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    info: dict[tuple[str, ...], dict[str, MetricInfo]] = defaultdict(dict)
+    for record in _records(folder / "results.csv"):
+        key = tuple(record[name] for name in _KEY)
+        metrics[key][record["metric"]] = float(record["value"])
+        info[key][record["metric"]] = _info(record, "")
+    rows = []
+    for record in _records(folder / "runs.csv"):
+        key = tuple(record[name] for name in _KEY)
+        values: dict[str, Any] = {name: _parse(name, record[name]) for name in _RUN_FIELDS}
+        if record["primary"]:
+            info[key].setdefault(record["primary"], _info(record, "primary_"))
+        rows.append(Row(**values, metrics=metrics.get(key, {}), info=info.get(key, {})))
+    return rows
 
 
 def _records(path: Path) -> list[dict[str, str]]:

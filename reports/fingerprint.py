@@ -16,7 +16,9 @@ def fingerprint(frame: Frame, command: str) -> str:
     """Digest of everything that a report is made of: runs, problems, command, this package."""
     digest = hashlib.sha256()
     problems = [f"{problem.path}: {problem.message}" for problem in frame.problems]
-    for text in (command, *problems, runs_csv(frame.rows), results_csv(frame.rows)):
+    places = [f"{row.path} {row.grid}" for row in frame.rows if row.grid]
+    tables = (runs_csv(frame.rows), results_csv(frame.rows))
+    for text in (command, *problems, *places, *tables):
         digest.update(text.encode() + b"\0")
     package = Path(__file__).parent
     for path in sorted(package.rglob("*")):

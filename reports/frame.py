@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import Run, RunKey, Store, StoreError
+from reports.grid.places import label_studies, place
+from reports.grid.probes import Probes
 from reports.labels import label_configurations
-from reports.rows import MetricInfo, Problem, ReportError, Row, check_unique
+from reports.rows import (
+    GridPlace,
+    GridSpec,
+    MetricInfo,
+    Problem,
+    ReportError,
+    Row,
+    check_unique,
+)
 
 Filters = Mapping[str, frozenset[str]]
 
@@ -23,11 +33,13 @@ class Frame:
         rows: validated runs in a fixed order.
         problems: runs that could not be read.
         root: the store, None if the rows come from CSV files.
+        probes: readings of grid runs, where they come from CSV files; a store is read when needed.
     """
 
     rows: tuple[Row, ...]
     problems: tuple[Problem, ...] = ()
     root: Path | None = field(default=None, compare=False)
+    probes: Probes = field(default_factory=Probes, compare=False)
 
     def filtered(self, filters: Filters) -> Frame:
         """The rows that `filters` allow."""
@@ -69,7 +81,12 @@ def load(root: Path, filters: Filters | None = None) -> Frame:
         except (StoreError, OSError):
             return {}
 
-    rows = label_configurations(rows, _cached(config_of))
+    cached = _cached(config_of)
+    rows, misplaced = place(rows, cached)
+    problems += misplaced
+    ordinary = [row for row in rows if row.grid is None]
+    studied = [row for row in rows if row.grid is not None]
+    rows = label_configurations(ordinary, cached) + label_studies(studied, cached)
     frame = Frame(tuple(rows), tuple(problems), root).filtered(filters)
     check_unique(frame.rows)
     return frame
@@ -195,7 +212,21 @@ def _with_result(row: Row, result: Mapping[str, Any]) -> Row:
         device=str(cost.get("device") or ""),
         threads=cost.get("threads"),
         notes=tuple(str(note) for note in notes),
+        grid=_grid(result, metrics),
     )
+
+
+def _grid(result: Mapping[str, Any], metrics: Mapping[str, float]) -> GridPlace | None:
+    """The grid that a result belongs to; its values are those of the configuration."""
+    grid = result.get("grid")
+    if grid is None:
+        return None
+    columns, lines = grid["axes"]
+    spec = GridSpec((columns, lines), tuple(grid["replicates"]), tuple(grid["outcomes"]))
+    shares = [metrics.get(name) for name in spec.outcomes]
+    if sorted(share or 0.0 for share in shares) != [0.0] * (len(shares) - 1) + [100.0]:
+        raise ReportError(f"result.json has not exactly one outcome of {', '.join(spec.outcomes)}")
+    return GridPlace(spec, (), (result.get("cost") or {}).get("trained_together"))
 
 
 _SHOWN_PACKAGES = ("torch", "lightning", "numpy", "transformers")

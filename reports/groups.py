@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from reports.rows import BASELINE, MetricInfo, Row, check_unmixed, variant_order
 
@@ -192,20 +193,22 @@ def column_rows(column: Column) -> list[Row]:
 
 
 def arrange(rows: Iterable[Row]) -> list[Group]:
-    """Rows as tables.
+    """Rows as tables; those of grid studies have their own (see :mod:`reports.grid.studies`).
 
     Raises:
         ReportError: a table would mix what must not be mixed.
     """
     members: dict[TableKey, list[Row]] = defaultdict(list)
     for row in rows:
+        if row.grid is not None:
+            continue
         key = TableKey(
             row.domain, row.protocol, row.protocol_version, row.model, row.recipe, row.budget,
             row.kind, row.setting,
         )  # fmt: skip
         members[key].append(row)
     keys = sorted(members)
-    slugs = _slugs(keys)
+    slugs = slugs_of(keys)
     return [_group(key, slugs[key], members[key]) for key in keys]
 
 
@@ -233,17 +236,28 @@ def _group(key: TableKey, slug: str, rows: list[Row]) -> Group:
     return Group(key, slug, variants, tuple(columns), tuple(rows))
 
 
-def _slugs(keys: list[TableKey]) -> dict[TableKey, str]:
-    """Short names: domain and protocol always, the rest only where it tells tables apart."""
-    slugs: dict[TableKey, str] = {}
+K = TypeVar("K", bound=TableKey)
+
+
+def slugs_of(keys: Sequence[K], *first: str, empty: str = "none") -> dict[K, str]:
+    """Short names: domain and protocol always, the rest only where it tells tables apart.
+
+    Args:
+        keys: to name.
+        first: further fields that may tell them apart.
+        empty: what stands for an empty field; nothing if it is empty itself.
+    """
+    slugs: dict[K, str] = {}
     for key in keys:
         siblings = [k for k in keys if (k.domain, k.protocol) == (key.domain, key.protocol)]
         parts = [key.domain, key.protocol or "unknown"]
-        for name in ("protocol_version", "model", "recipe", "budget", "kind", "setting"):
+        for name in (
+            *first, "protocol_version", "model", "recipe", "budget", "kind", "setting",
+        ):  # fmt: skip
             if len({getattr(sibling, name) for sibling in siblings}) > 1:
                 value = getattr(key, name)
-                parts.append(f"v{value}" if name == "protocol_version" else str(value) or "none")
-        slug = "-".join(_safe(part) for part in parts)
+                parts.append(f"v{value}" if name == "protocol_version" else str(value) or empty)
+        slug = "-".join(_safe(part) for part in parts if part)
         while slug in slugs.values():
             slug += "_"
         slugs[key] = slug

@@ -16,7 +16,7 @@ from typing import Any
 
 from reports.rows import Row
 
-_ATTENTION = "attention.options."
+ATTENTION = "attention.options."
 _NO_PART_OF_IDENTITY = (
     "seed.", "launcher.", "logger.", "telemetry.", "trainer.",
     "dataset.sha256.", "dataset.source.", "dataset.licence.",  # fields marked `identity=False`
@@ -58,7 +58,7 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
     for row in rows:
         hashes[(row.dataset, row.fingerprint, row.attention)].setdefault(row.hash, row)
     flat = {
-        row.run_key[:4]: _complete(config_of(row))
+        row.run_key[:4]: flatten(config_of(row))
         for found in hashes.values()
         for row in found.values()
     }
@@ -67,16 +67,16 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
     for (dataset, fingerprint, _), found in hashes.items():
         configs = [flat[row.run_key[:4]] for row in found.values()]
         columns[(dataset, fingerprint)] += configs
-        differing |= {key for key in _differing(configs) if key.startswith(_ATTENTION)}
+        differing |= {key for key in differing_keys(configs) if key.startswith(ATTENTION)}
     for members in columns.values():
-        differing |= {key for key in _differing(members) if not key.startswith("attention.")}
+        differing |= {key for key in differing_keys(members) if not key.startswith("attention.")}
     # Configurations that read alike but hash apart stay apart, under their hash.
     taken: dict[tuple[str, ...], set[str]] = defaultdict(set)
     labels: dict[tuple[str, ...], tuple[str, str, str]] = {}
     for (dataset, fingerprint, attention), found in hashes.items():
         for row in found.values():
-            label = labels[row.run_key[:4]] = _label(flat[row.run_key[:4]], differing)
-            taken[(dataset, fingerprint, attention, label[0], label[2])].add(row.hash)
+            own = labels[row.run_key[:4]] = label(flat[row.run_key[:4]], differing)
+            taken[(dataset, fingerprint, attention, own[0], own[2])].add(row.hash)
     result = []
     for row in rows:
         short, options, setting = labels[row.run_key[:4]]
@@ -87,27 +87,36 @@ def _label_table(rows: list[Row], config_of: Callable[[Row], Mapping[str, Any]])
     return result
 
 
-def _differing(configs: Iterable[Mapping[str, str]]) -> set[str]:
+def differing_keys(configs: Iterable[Mapping[str, str]]) -> set[str]:
+    """Keys in which configurations differ; unreadable ones are left aside."""
     known = [config for config in configs if config]
     keys = set().union(*known)
     return {key for key in keys if len({config.get(key) for config in known}) > 1}
 
 
-def _label(config: Mapping[str, str], differing: set[str]) -> tuple[str, str, str]:
+def label(config: Mapping[str, str], differing: set[str]) -> tuple[str, str, str]:
     """Options in short, options as overrides, all other overrides."""
     if not config:
         return "", "", UNREADABLE
     values = {key: config.get(key, "unset") for key in sorted(differing)}
     options = {
-        key.removeprefix(_ATTENTION): value
+        key.removeprefix(ATTENTION): value
         for key, value in values.items()
-        if key.startswith(_ATTENTION) and key in config  # other variants have other options
+        if key.startswith(ATTENTION) and key in config  # other variants have other options
     }
     return (
         ", ".join(f"{name}={value}" for name, value in options.items()),
         ", ".join(f"attention.{name}={value}" for name, value in options.items()),
-        ", ".join(f"{key}={value}" for key, value in values.items() if _ATTENTION not in key),
+        ", ".join(f"{key}={value}" for key, value in values.items() if ATTENTION not in key),
     )
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a configuration computes: dotted keys to values as text; nothing for no configuration.
+
+    Lists are written without ", ", which joins the parts of a label.
+    """
+    return _CAME_LATER | _flatten(config) if config else {}
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -117,10 +126,5 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{name}.")
         elif name == _STILL_PART_OF_IDENTITY or not f"{name}.".startswith(_NO_PART_OF_IDENTITY):
-            # Labels are joined with ", ": lists are written without it.
             flat[name] = str(value).replace(", ", ",") if isinstance(value, list) else str(value)
     return flat
-
-
-def _complete(config: Mapping[str, Any]) -> dict[str, str]:
-    return _CAME_LATER | _flatten(config) if config else {}

@@ -18,8 +18,10 @@ FOLDER = Path(__file__).parent / "published"
 
 COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {"timeseries": frozenset({"tslib"})}
 """By domain, our protocols that select and evaluate as the papers did. Others get no verdict."""
-PAPERS: Mapping[str, str] = {"quest_2026": "QUEST paper"}
+PAPERS = {"quest_2026": "QUEST paper"}
 """How a file of `published/` is called in tables."""
+REFERENCES = {"toy_reference": "reference run"}
+"""The same for files with numbers of an own reference implementation, which no paper printed."""
 COMPARABLE_KIND = "real"
 COMPARABLE_BUDGET = "full"
 
@@ -35,7 +37,9 @@ class Published:
         text: the number as printed, or `training crashed`.
         value: as a number, None for a crash.
         runs: runs it is a mean of, None if the paper does not say.
-        remark: protocol and caveats.
+        recipe: training, where a paper has several.
+        note: caveats.
+        of_paper: whether a paper printed it; else it is of a reference run.
     """
 
     source: str
@@ -44,7 +48,14 @@ class Published:
     text: str
     value: float | None
     runs: int | None
-    remark: str
+    recipe: str
+    note: str
+    of_paper: bool
+
+    @property
+    def remark(self) -> str:
+        """Training and caveats."""
+        return "; ".join(part for part in (self.recipe, self.note) if part)
 
 
 @dataclass(frozen=True)
@@ -128,9 +139,9 @@ def load() -> Mapping[tuple[str, str, str], tuple[Published, ...]]:
     for path in sorted(FOLDER.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
             for record in csv.DictReader(file):
-                where = f"{PAPERS[path.stem]}, {record['table']}"
-                identity = tuple(record[name] for name in _IDENTITY)
-                known = merged.setdefault(identity, {**record, "where": where})
+                where = f"{(PAPERS | REFERENCES)[path.stem]}, {record['table']}"
+                identity = (path.stem, *(record[name] for name in _IDENTITY))
+                known = merged.setdefault(identity, {**record, "where": where, "file": path.stem})
                 if known["where"] != where:
                     known["where"] += f" and {record['table'].removeprefix('Table ')}"
     result: dict[tuple[str, str, str], tuple[Published, ...]] = {}
@@ -149,7 +160,6 @@ _IDENTITY = (
 def _published(record: Mapping[str, str]) -> Published:
     crashed = record["outcome"] == "diverged"
     text = "training crashed" if crashed else record["value"]
-    remark = "; ".join(part for part in (record["recipe"], record["note"]) if part)
     return Published(
         source=record["where"],
         attention=record["attention"],
@@ -157,7 +167,9 @@ def _published(record: Mapping[str, str]) -> Published:
         text=f"{text} ± {record['sd']}" if record["sd"] else text,
         value=None if crashed else float(record["value"]),
         runs=int(record["n"]) if record["n"] else None,
-        remark=remark,
+        recipe=record["recipe"],
+        note=record["note"],
+        of_paper=record["file"] in PAPERS,
     )
 
 

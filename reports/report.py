@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports import across, analysis, curves, export, plots, words
 from reports.across import Finding
 from reports.analysis import GroupStats, View
-from reports.fingerprint import fingerprint
 from reports.frame import Frame
+from reports.grid.export import grid_files
+from reports.grid.sections import Grids, build_grids
 from reports.groups import arrange
 from reports.plots import Picture
 from reports.rows import ReportError, Row, variant_order
@@ -47,6 +47,7 @@ class Report:
     Attributes:
         frame: the runs.
         sections: one a group.
+        grids: studies of success over a grid of hyperparameters.
         views: summaries over tasks with their table and figures.
         remarks: what was left undone and why.
         command: that makes the report.
@@ -54,6 +55,7 @@ class Report:
 
     frame: Frame
     sections: tuple[Section, ...]
+    grids: Grids
     views: tuple[tuple[View, Table | None, tuple[Picture, ...]], ...]
     remarks: tuple[str, ...]
     command: str
@@ -107,7 +109,10 @@ def build(frame: Frame, command: str, *, draw: bool = True) -> Report:
         pictures = [plots.forest(view), plots.critical_difference(view)] if draw else []
         found = tuple(picture for picture in pictures if picture)
         summaries.append((view, across.across_table(view), found))
-    return Report(frame, tuple(sections), tuple(summaries), tuple(remarks), command)
+    grids = build_grids(frame, draw=draw)
+    if grids.note:
+        remarks.append(grids.note)
+    return Report(frame, tuple(sections), grids, tuple(summaries), tuple(remarks), command)
 
 
 def _curves(frame: Frame, tables: Sequence[GroupStats]) -> dict[str, list[tuple[str, Picture]]]:
@@ -171,8 +176,12 @@ def _short(names: Sequence[str], limit: int = 10) -> str:
 
 def text_files(report: Report) -> dict[str, str]:
     """Tables and data, by path inside the report's folder; made from the rows alone."""
-    rows = report.frame.rows
-    files = {"results.csv": export.results_csv(rows), "runs.csv": export.runs_csv(rows)}
+    files = {}
+    rows = [row for row in report.frame.rows if row.grid is None]
+    if rows:
+        files = {"results.csv": export.results_csv(rows), "runs.csv": export.runs_csv(rows)}
+    studies = [section.study for section in report.grids.studies]
+    files |= grid_files(studies, report.grids.probes)
     for table in all_tables(report):
         files[f"tables/{table.name}.md"] = to_markdown(table)
         files[f"tables/{table.name}.tex"] = to_latex(table)
@@ -184,6 +193,7 @@ def text_files(report: Report) -> dict[str, str]:
 def all_tables(report: Report) -> list[Table]:
     """Every table, in the order of the report."""
     own = [table for section in report.sections for table in section.tables]
+    own += report.grids.tables()
     return own + [table for _, table, _ in report.views if table]
 
 
@@ -192,6 +202,7 @@ def pictures(report: Report) -> list[Picture]:
     found = []
     for section in report.sections:
         found += [*section.pictures, *(picture for _, picture in section.curves)]
+    found += report.grids.pictures()
     return found + [picture for _, _, drawn in report.views for picture in drawn]
 
 
@@ -202,17 +213,21 @@ def summary(report: Report) -> str:
     for section in report.sections:
         key = section.table.group.key
         lines += ["", f"## {md_line(f'{key.title()} ({key.details()})')}", ""]
-        for finding in section.findings:
-            aside = f" ({finding.aside})" if finding.aside else ""
-            lines.append(f"- {md_line(f'{finding.text}{aside}: {finding.verdict}')}")
+        lines += map(_sentence, section.findings)
         lines += ["", to_markdown(section.tables[0]).rstrip()]
+    lines += _summary_of(report.grids)
     for _, table, _ in report.views:
         if table:
             lines += ["", to_markdown(table).rstrip()]
     lines += ["", "## Missing", ""]
     unfilled = missing([section.table for section in report.sections])
-    if not unfilled:
+    incomplete = report.grids.missing()
+    if not unfilled and not incomplete:
         lines.append("Nothing: every variant has every seed.")
+    for studied, variant, command in incomplete:
+        absent = ", ".join(studied.study.words(variant))
+        lines += [md_line(f"{variant} in {studied.study.slug} ({absent}):"), ""]
+        lines += [f"    {command}", ""]
     for cell, _, command in unfilled:
         lines += [md_line(f"{cell.variant} on {cell.dataset} ({', '.join(cell.words())}):"), ""]
         lines += [f"    {' '.join(command.splitlines())}", ""]
@@ -223,41 +238,18 @@ def summary(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def manifest(report: Report) -> str:
-    """Which runs each file is made of, with what identifies them."""
-    sets: dict[str, list[str]] = {}
-    files: dict[str, str] = {}
-    for section in report.sections:
-        group = section.table.group
-        sets[group.slug] = [row.path for row in group.rows]
-        for table in section.tables:
-            files |= {f"tables/{table.name}.{end}": group.slug for end in ("md", "tex", "csv")}
-        drawn = [*section.pictures, *(picture for _, picture in section.curves)]
-        files |= {f"figures/{p.name}.{end}": group.slug for p in drawn for end in ("svg", "png")}
-    for view, summed, drawn_ in report.views:
-        name = f"{view.slug} (all tasks)"
-        sets[name] = [row.path for one in view.tables for row in one.group.rows]
-        if summed:
-            files |= {f"tables/{summed.name}.{end}": name for end in ("md", "tex", "csv")}
-        files |= {f"figures/{p.name}.{end}": name for p in drawn_ for end in ("svg", "png")}
-    every = dict.fromkeys(("report.html", "summary.md", "results.csv", "runs.csv"), "all")
-    value = {
-        "schema": 1,
-        "command": report.command,
-        "inputs": fingerprint(report.frame, report.command),
-        "files": every | files,
-        "run_sets": {"all": "every run below", **sets},
-        "runs": {
-            row.path: {
-                "state": row.state,
-                "hash": row.hash,
-                "fingerprint": row.fingerprint,
-                "commit": row.commit,
-                "dirty": row.dirty,
-                "command": row.command,
-            }
-            for row in report.frame.rows
-        },
-        "left_out": [{"path": p.path, "message": p.message} for p in report.frame.problems],
-    }
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+def _summary_of(grids: Grids) -> list[str]:
+    lines = []
+    for section in grids.main:
+        key = section.study.key
+        lines += ["", f"## {md_line(f'{key.title()} ({key.details()})')}", ""]
+        lines += map(_sentence, section.findings)
+        lines += ["", to_markdown(section.tables[0]).rstrip()]
+    for family in grids.families:
+        lines += ["", to_markdown(family.table).rstrip()]
+    return lines
+
+
+def _sentence(finding: Finding) -> str:
+    aside = f" ({finding.aside})" if finding.aside else ""
+    return f"- {md_line(f'{finding.text}{aside}: {finding.verdict}')}"

@@ -37,6 +37,41 @@ class MetricInfo:
 
 
 @dataclass(frozen=True)
+class GridSpec:
+    """What spans a grid study: its result is the share of runs with an outcome.
+
+    Attributes:
+        axes: keys of the configuration: columns, rows of the heat map.
+        replicates: keys that only repeat a point of the grid, beside the seed.
+        outcomes: metrics of which each finished run has one at 100, the others at 0; success first.
+    """
+
+    axes: tuple[str, str]
+    replicates: tuple[str, ...]
+    outcomes: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys that place a run, beside its seed."""
+        return (*self.axes, *self.replicates)
+
+
+@dataclass(frozen=True)
+class GridPlace:
+    """Where a run stands in its grid.
+
+    Attributes:
+        spec: of the grid.
+        values: of `spec.keys`, as text.
+        together: runs that were trained as one batched model, None where that is not known.
+    """
+
+    spec: GridSpec
+    values: tuple[str, ...] = ()
+    together: int | None = None
+
+
+@dataclass(frozen=True)
 class Row:
     """One run.
 
@@ -80,6 +115,7 @@ class Row:
         time: of the last change of status, ISO 8601.
         path: run directory relative to the store.
         notes: remarks stored with the result.
+        grid: place in a grid study, None for runs that are results by themselves.
     """
 
     domain: str
@@ -120,6 +156,7 @@ class Row:
     time: str = ""
     path: str = ""
     notes: tuple[str, ...] = ()
+    grid: GridPlace | None = None
 
     @property
     def done(self) -> bool:
@@ -137,7 +174,7 @@ class Row:
         return (
             self.domain, self.dataset, self.model, self.protocol, self.protocol_version,
             self.recipe, self.budget, self.kind, self.fingerprint, self.setting, self.variant,
-            self.seed,
+            self.seed, *(self.grid.values if self.grid else ()),
         )  # fmt: skip
 
 

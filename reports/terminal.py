@@ -10,6 +10,9 @@ from reports.across import VERDICTS
 from reports.analysis import CellStats, GroupStats, evaluate
 from reports.costs import Cost
 from reports.frame import Filters, load
+from reports.grid.evaluation import StudyStats, evaluate_study
+from reports.grid.parts import difference_text, grid_words, rate_text
+from reports.grid.studies import arrange_studies
 from reports.groups import KIND_NOTES, Column, arrange
 from reports.rows import BASELINE, ReportError
 
@@ -30,12 +33,17 @@ def print_summary(store_root: Path, console: Console, filters: Filters | None = 
     try:
         frame = load(Path(store_root), filters)
         tables = [evaluate(group) for group in arrange(frame.rows)]
+        studies = [evaluate_study(study) for study in arrange_studies(frame.rows)]
     except ReportError as error:
         console.print(f"no summary: {error}", style="red", markup=False)
         return
     for table in tables:
+        if all(row.state == "planned" for row in table.group.rows):
+            continue  # nothing has begun; grids that have no result yet would fill the screen
         for column in table.group.columns:
             _print_column(console, table, column)
+    for study in studies:
+        _print_study(console, study)
     for problem in frame.problems:
         console.print(f"left out: {problem.path}: {problem.message}", style="red", markup=False)
 
@@ -72,6 +80,37 @@ def _print_column(console: Console, table: GroupStats, column: Column) -> None:
     for note in [column.info.note, KIND_NOTES.get(table.group.key.kind), table.group.key.details()]:
         if note:
             console.print(f"  {note}", style="dim", markup=False, highlight=False)
+
+
+def _print_study(console: Console, stats: StudyStats) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    study = stats.study
+    shown = Table(
+        title=Text(f"{study.key.title()}: success, %, {grid_words(study)}"),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    shown.add_column("attention", no_wrap=True)
+    shown.add_column("success", justify="right")
+    shown.add_column(f"difference to {BASELINE}", justify="right")
+    shown.add_column("verdict")
+    shown.add_column("runs", justify="right")
+    for own in stats.variants:
+        verdict, tone = VERDICTS.get(own.verdict, ("", ""))
+        shown.add_row(
+            Text(own.variant),
+            Text(rate_text(own.rate) if own.rate else "–"),
+            Text(difference_text(own.difference) if own.difference else ""),
+            Text(verdict, style=_STYLES[tone]),
+            Text(", ".join([f"{own.rate.n:,}" if own.rate else "0", *own.words])),
+        )
+    console.print(shown)
+    console.print(f"  {study.key.details()}", style="dim", markup=False, highlight=False)
 
 
 def _value(cell: CellStats) -> str:

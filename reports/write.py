@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from reports import html, report
+from reports.grid.export import CURVES, RUNS, STUDIES
+from reports.manifest import manifest
 from reports.report import Report
 
-TEXT = ("results.csv", "runs.csv", "summary.md", "manifest.json", "report.html")
+TEXT = (
+    "results.csv", "runs.csv", STUDIES, RUNS, CURVES, "summary.md", "manifest.json", "report.html",
+)  # fmt: skip
 FOLDERS = ("tables", "figures")
 
 
 def contents(made: Report) -> dict[str, bytes]:
     """Every file of a report by its path inside the folder."""
     text = report.text_files(made)
-    text["manifest.json"] = report.manifest(made)
+    text["manifest.json"] = manifest(made, tuple(text))
     text["report.html"] = html.page(made)
     files = {name: value.encode() for name, value in text.items()}
     for picture in report.pictures(made):

@@ -13,7 +13,10 @@ from tests.reports.build_store import sample_store
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = Path(__file__).resolve().parents[2] / "reports" / "examples"
-REPORTS = [GOLDEN, *sorted(path.parent for path in EXAMPLES.glob("*/results.csv"))]
+FOLDERS = {
+    path.parent for name in ("runs.csv", "grid_runs.csv") for path in EXAMPLES.glob(f"*/{name}")
+}
+REPORTS = [GOLDEN, *sorted(FOLDERS)]
 
 
 def remade(folder: Path) -> dict[str, str]:

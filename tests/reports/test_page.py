@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reports import cli
+from tests.reports.build_grid import small_store
 from tests.reports.build_store import RunSpec, sample_store
 
 FLAGS = (
@@ -37,6 +38,7 @@ class Opened:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = sample_store(tmp_path_factory.mktemp("store"))
+    small_store(store)
     (RunSpec("BasicMotions", "quest", 0).path(store) / "result.json").write_text("{")
     out = tmp_path_factory.mktemp("page") / "report"
     assert cli.main([f"results={store}", f"output={out}"]) == 0
@@ -95,6 +97,22 @@ def test_everything_is_there(opened: Opened) -> None:
         "attention=qknorm_ds protocol=holdout recipe=tslib budget=full seed=0,1,2",
     ):  # fmt: skip
         assert words in text
+
+
+def test_grid_studies_are_there(opened: Opened) -> None:
+    page = opened.page
+    for name in ("success", "by_lr", "readings", "cost", "runs"):
+        assert page.locator(f"#toy-paper-grid_{name} table").count() == 1, name
+    for name in ("success", "accuracies", "key_norms", "attention"):
+        assert page.locator(f"#toy-paper-grid_{name}-figure svg.plot").count() == 1, name
+    text = page.locator("main").inner_text()
+    for words in (
+        "quest − standard in success",
+        "diverged 1/54, failed 1/54",
+        "Success by query-key learning rate",
+        "recipe.optimizer.lr=0.001 recipe.optimizer.weight_decay=0.01 dataset.seed=1 seed=1",
+    ):
+        assert words in text, words
 
 
 def test_tables_sort_by_value_both_ways_and_keep_empty_cells_last(opened: Opened) -> None:

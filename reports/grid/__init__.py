@@ -1,0 +1,1 @@
+"""Grid studies: how often training succeeds over a grid of hyperparameters."""
