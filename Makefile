@@ -15,7 +15,7 @@ CHOICE = $(call pick,DOMAIN,domain) $(call pick,DATASET,dataset) $(call pick,ATT
 SUITE  = $(if $(DOMAIN)$(DATASET)$(filter suite=% domain=% dataset=%,$(ARGS)),,suite=quick)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench smoke plan inspect status report data doctor speed test test-gpu lint format clean
+.PHONY: help setup bench smoke plan inspect status report data doctor speed test test-gpu test-nightly lint format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -58,6 +58,9 @@ test: .venv/.dev ## all tests, no GPU and no network needed (ARGS goes to pytest
 
 test-gpu: .venv/.dev ## the tests that need a CUDA device
 	@.venv/bin/python -m pytest -m gpu $(ARGS)
+
+test-nightly: .venv/.dev ## published results reproduced in part, minutes
+	@.venv/bin/python -m pytest -m nightly $(ARGS)
 
 lint: .venv/.dev ## ruff and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

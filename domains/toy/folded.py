@@ -52,7 +52,7 @@ class FoldedNet:
             for name, parameter in parameters.items()
             if name.startswith(CORE)
         }
-        self._eps = net.norm1.eps
+        self._eps: float = net.norm.eps  # type: ignore[assignment]  # all norms have the same
 
     def prepare(self, tokens_bnd: Tensor) -> Tensor:
         """What the other methods take: a zero token in the place of [CLS]; once for a split."""
@@ -93,7 +93,7 @@ class FoldedNet:
         if k.requires_grad:
             # Its gradient comes with the last two axes swapped in memory, which all operations
             # that follow would be slow on.
-            k.register_hook(Tensor.contiguous)
+            k.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
 
         weights = self._attend(q, k)
         scaled = weights * scale

@@ -6,6 +6,7 @@ Shapes: M models, B samples, N tokens, D = 20 width. The samples are the same fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,15 +36,13 @@ class ModelStack:
             [torch.cat([p.detach().flatten() for p in net.parameters()]) for net in nets]
         )
         named = dict(first.named_parameters())
-        columns = self.weights.split([p.numel() for p in named.values()], dim=1)
+        columns = torch.split(self.weights, [p.numel() for p in named.values()], dim=1)
         self.parameters = {
             name: column.view(len(nets), *p.shape).requires_grad_()
             for (name, p), column in zip(named.items(), columns, strict=True)
         }
-        folded = can_be_folded(first)
-        self.net: FoldedNet | MappedNet = (FoldedNet if folded else MappedNet)(
-            first, self.parameters
-        )
+        kind = FoldedNet if can_be_folded(first) else MappedNet
+        self.net: FoldedNet | MappedNet = kind(first, self.parameters)
 
     def write_back(self, nets: Sequence[ToyTransformer]) -> None:
         """Copy the weights into the models."""
@@ -85,24 +84,25 @@ class MappedNet:
 
     def logits(self, prepared: Tensor) -> Tensor:
         """(M, B, classes)."""
-        out: Tensor = self._logits(self._parameters, prepared)
-        return out
+        logits: Tensor = self._logits(self._parameters, prepared)
+        return logits
 
     def evaluate(self, prepared: Tensor) -> tuple[Tensor, Looks]:
         """Logits, and what the [CLS] tokens look at, with a leading model axis."""
         return self.logits(prepared), Looks(*self._looks(self._parameters, prepared))
 
 
-def _mapped(net: nn.Module, method: Callable[[Tensor], object]) -> Callable[..., object]:
+def _mapped(net: nn.Module, method: Callable[[Tensor], Any]) -> Callable[..., Any]:
+    """A method of a module as a function of stacked weights by name, and tokens."""
     called = _Method(net, method)
 
-    def one(parameters: dict[str, Tensor], tokens: Tensor) -> object:
+    def one(parameters: dict[str, Tensor], tokens: Tensor) -> Any:
         prefixed = {f"net.{name}": value for name, value in parameters.items()}
         return functional_call(called, prefixed, (tokens,))
 
     mapped = vmap(one, in_dims=(0, None))
 
-    def run(parameters: dict[str, Tensor], tokens: Tensor) -> object:
+    def run(parameters: dict[str, Tensor], tokens: Tensor) -> Any:
         # The fused kernel has no batching rule and would run model by model.
         with sdpa_kernel(SDPBackend.MATH):
             return mapped(parameters, tokens)
@@ -113,10 +113,10 @@ def _mapped(net: nn.Module, method: Callable[[Tensor], object]) -> Callable[...,
 class _Method(nn.Module):
     """A method of a module, as a module that `functional_call` can call."""
 
-    def __init__(self, net: nn.Module, method: Callable[[Tensor], object]) -> None:
+    def __init__(self, net: nn.Module, method: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.net = net
         self._method = method
 
-    def forward(self, tokens: Tensor) -> object:
+    def forward(self, tokens: Tensor) -> Any:
         return self._method(tokens)

@@ -63,7 +63,7 @@ def train_together(
         rows = torch.stack(list(values.values()), dim=1).tolist()
         logged = [dict(zip(values, row, strict=True)) for row in rows]
         for run, cfg in zip(logged, cfgs, strict=True):
-            run["lr"] = cfg.recipe.optimizer.lr * fit.factor(epoch)
+            run["lr"] = cfg.recipe.optimizer.lr * fit.factor(epoch + 1)
         epoch_ended(fit.steps, logged)
         values = {}
     fit.stack.write_back(nets)
@@ -89,7 +89,7 @@ class _Fit:
         self._gradient = torch.empty_like(weights)
 
     def factor(self, epoch: int) -> float:
-        """Of the schedule, on the learning rates of the next step."""
+        """Of the schedule, on the learning rates of the next step, which is in this epoch."""
         schedule = self._recipe.schedule
         if schedule.interval == "epoch":
             return schedule_factor(schedule, epoch, self._epochs)
