@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domains.base import BenchmarkModule, EpochEnded, build_optimizer
+from domains.base import BenchmarkModule, EpochEnded, parameter_rates
 from domains.common.schedules import schedule_factor
 from domains.contract import Phase
 from domains.toy.data import ToyData
@@ -142,11 +142,11 @@ def _optimizer(modules: Sequence[ToyModule], stack: ModelStack) -> StackedAdamW:
     rates: dict[str, list[float]] = {name: [] for name in stack.parameters}
     decays: dict[str, list[float]] = {name: [] for name in stack.parameters}
     for module in modules:
-        own = build_optimizer(module.net, module.recipe.optimizer)
-        groups = {id(p): group for group in own.param_groups for p in group["params"]}
-        for name, parameter in module.net.named_parameters():
-            rates[name].append(groups[id(parameter)]["lr"])
-            decays[name].append(groups[id(parameter)]["weight_decay"])
+        recipe = module.recipe
+        own = parameter_rates(module.net, recipe.optimizer, **recipe.qk_options)
+        for name, rate in own.items():
+            rates[name].append(rate.lr)
+            decays[name].append(rate.weight_decay)
     config = modules[0].recipe.optimizer
     lr, decay = stack.columns(rates), stack.columns(decays)
     return StackedAdamW(stack.weights, lr, decay, betas=config.betas, eps=config.eps)

@@ -60,6 +60,12 @@ def test_clipping_and_schedule_act_on_every_run_by_itself(interval: str) -> None
     assert_same(small(recipe=recipe(gradient_clip=0.5, schedule=schedule)), "standard", 3)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_queries_and_keys_keep_their_own_rate(constant: bool) -> None:
+    own = recipe(qk_lr_ratio=3.0, qk_constant_decay=constant)
+    assert_same(small(recipe=own), "qknorm_hs", 2)
+
+
 @pytest.mark.parametrize("variant", ["quest", "qknorm_hs"])
 def test_single_precision_gives_the_same_losses_and_accuracies(variant: str) -> None:
     """At learning rates that do not blow rounding up to 1e-5 within the 252 steps."""
