@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import Run, RunKey, Store, StoreError
-from reports.grid.places import label_studies, place
+from reports.grid.places import place
 from reports.grid.probes import Probes
-from reports.labels import label_configurations
+from reports.labels import label_configurations, label_studies
 from reports.rows import (
     GridPlace,
     GridSpec,

@@ -15,11 +15,12 @@ import numpy as np
 from reports import words
 from reports.grid.evaluation import rate_of
 from reports.grid.parts import rate_text
-from reports.grid.places import USUAL, order
+from reports.grid.places import order
 from reports.grid.probes import Probes
 from reports.grid.published import METRIC, quotes
 from reports.grid.rates import DRAWS, Rate, Resampling
 from reports.grid.studies import NOT_RUN, Study, StudyKey, called
+from reports.labels import USUAL
 from reports.parts import EMPTY
 from reports.rows import variant_order
 from reports.table import Item, Table, Value

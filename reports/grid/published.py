@@ -8,8 +8,8 @@ from itertools import product
 
 from reports.grid.evaluation import StudyStats
 from reports.grid.parts import rate_text, study_table
-from reports.grid.places import USUAL, neat
 from reports.grid.studies import StudyKey
+from reports.labels import USUAL, neat
 from reports.parts import EMPTY
 from reports.published import COMPARABLE_BUDGET, Published, load
 from reports.table import Item, Table

@@ -70,11 +70,12 @@ def success(stats: StudyStats) -> Table:
 
 def _definitions(study: Study) -> list[str]:
     info = next((row.info for row in study.rows if row.done), {})
-    found = [
-        f"{name.rpartition('/')[2]}: {info[name].note}"
-        for name in study.spec.outcomes
-        if name in info and info[name].note
-    ]
+    found = []
+    for name in study.spec.outcomes:
+        if name in info and info[name].note:
+            # An outcome is a metric of 100 or 0, and its note says when it is 100.
+            when = info[name].note.removeprefix("100 if ").removesuffix(", else 0")
+            found.append(f"{name.rpartition('/')[2]}: {when}")
     return [f"Outcomes: {'; '.join(found)}."] if found else []
 
 
