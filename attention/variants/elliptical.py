@@ -9,8 +9,8 @@ each example and head, takes no gradient, and has no parameters. Layer 0 is stan
 published estimator, number of tokens and delta, cancel.
 
 A mean over all tokens lets a causal model see the future, so that one is refused; with
-`causal=True` query i uses the tokens up to i, one m a query. The published language models
-(`Wikitext/` of that repository) do see it; `causal="leaky"` is that form, under a name that says so.
+`causal=True` query i uses the tokens up to i, one m a query. The published language models,
+`Wikitext/` of that repository, do see it: `causal="leaky"`, a name that says so.
 
 Source: Nielsen et al. 2024, arXiv 2406.13770; compared with stefvk/Elliptical-Attention
 ImageNet/models.py `MahalaAttention` at 5ae39eee735265bd1fb9618c22afe9ea2fb580ef (values and

@@ -31,8 +31,22 @@ class Memory:
 class LanguageModel(nn.Module, ABC):
     """A causal model of token streams."""
 
-    @abstractmethod
     def log_likelihood(
+        self,
+        inputs_bl: Tensor,
+        targets_bl: Tensor,
+        *,
+        last_only: bool = False,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, Memory | None]:
+        """:meth:`forward` by a name that says what it gives."""
+        result: tuple[Tensor, Memory | None] = self(
+            inputs_bl, targets_bl, last_only=last_only, memory=memory
+        )
+        return result
+
+    @abstractmethod
+    def forward(
         self,
         inputs_bl: Tensor,
         targets_bl: Tensor,
