@@ -264,7 +264,8 @@ class ScheduleConfig:
     Attributes:
         name: a key of `domains.common.schedules.SCHEDULES`.
         interval: whether the factor changes with every optimizer step or every epoch.
-        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive).
+        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive, but
+            see `domains.common.schedules.FROM_START`).
         final: factor reached at the end, for schedules that decay.
     """
 
@@ -316,6 +317,10 @@ class RecipeConfig:
         clip = self.gradient_clip
         fit = clip is None or clip > 0.0
         refuse_unless(fit, "recipe.gradient_clip", clip, "above 0, or null for no clipping")
+
+    def steps_in_epoch(self, train: int) -> int:
+        """Optimizer steps of an epoch over `train` samples."""
+        return math.ceil(train / self.batch_size)
 
     @property
     def qk_options(self) -> dict[str, Any]:

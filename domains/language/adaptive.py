@@ -66,7 +66,8 @@ class AdaptiveSoftmax(nn.Module):
         # One split, because its gradient is one concatenation; slices would fill V x D each.
         weights, biases = torch.split(words, self.sizes), torch.split(self.bias, self.sizes)
         clusters = len(self.sizes) - 1
-        cluster_t = torch.bucketize(targets_t, targets_t.new_tensor(self.starts[1:]), right=True)
+        starts = targets_t.new_tensor(self.starts[1:])
+        cluster_t = torch.bucketize(targets_t.contiguous(), starts, right=True)
         # Entries stand behind the words of the head, in the reverse order of their clusters.
         entry_t = self.sizes[0] + clusters - cluster_t
         loss_t = linear_cross_entropy(

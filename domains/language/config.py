@@ -153,11 +153,16 @@ class ModelConfig:
 
     @property
     def name(self) -> str:
-        """Key of the model in the store and in tables of published numbers."""
+        """Key of the model in the store and in tables of published numbers.
+
+        What differs from the published form is part of it.
+        """
         size = (self.layers, self.width, self.heads, self.head_width, self.feedforward)
-        own = (self.positions, self.relative, self.tied) == ("sinusoidal", "separate", True)
-        known = PUBLISHED.get((self.family, *size)) if own else None
-        return known or f"{self.family}_{self.layers}x{self.width}"
+        parts = [PUBLISHED.get((self.family, *size), f"{self.family}_{self.layers}x{self.width}")]
+        parts += [self.positions] if self.positions != "sinusoidal" else []
+        parts += [self.relative] if self.relative != "separate" else []
+        parts += [] if self.tied else ["untied"]
+        return "_".join(parts)
 
 
 PUBLISHED = {
@@ -192,6 +197,9 @@ class LanguageRecipe(RecipeConfig):
         for key in ("segment", "steps_per_epoch", "window", "evaluation_batch"):
             value = getattr(self, key)
             refuse_unless(value >= 1, f"recipe.{key}", value, "at least 1")
+
+    def steps_in_epoch(self, train: int) -> int:
+        return self.steps_per_epoch
 
 
 SPEC = DomainSpec(
