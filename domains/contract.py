@@ -350,6 +350,7 @@ class SpeedCase:
         time_target: largest ratio candidate / baseline of the times that is wanted.
         memory_target: the same of the peak memory.
         memory: whether peak memory is measured at all.
+        tokens: that a step goes through, where tokens a second are wanted too.
     """
 
     group: str
@@ -360,3 +361,4 @@ class SpeedCase:
     time_target: float | None = None
     memory_target: float | None = None
     memory: bool = True
+    tokens: int | None = None
