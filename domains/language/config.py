@@ -47,8 +47,9 @@ class DatasetConfig:
         attack: which contaminated copies of the test text are scored: words swapped as TextAttack
             does, each eligible token with the probability of the rate, or none.
         attack_seed: of the contaminated copies. Not the run's: all models see the same copy.
-        url: where a file named `{split}` is fetched from, empty where there is no such place.
-        sha256: checksums of the published files, by split.
+        url: zip with the three files, empty where there is none to fetch.
+        sha256: checksums of the published files (`train`, `valid`, `test`) and of the zip
+            (`archive`).
         source: where the numbers and the files come from.
         licence: of the text.
     """
@@ -72,6 +73,13 @@ class DatasetConfig:
         for key, allowed in (("split", SPLITS), ("tokenizer", TOKENIZERS), ("attack", ATTACKS)):
             refuse_unknown(f"dataset.{key}", getattr(self, key), allowed)
         refuse_unless(self.bpe_size >= 512, "dataset.bpe_size", self.bpe_size, "at least 512")
+        # Perplexities of other data never stand under the name of the published one.
+        for key, value in (("split", "valid_as_train"), ("tokenizer", "bpe")):
+            if (getattr(self, key) == value) != (value in self.name):
+                raise ValueError(
+                    f"dataset.name={self.name!r} must hold '{value}' with dataset.{key}={value}, "
+                    "and must not without: its perplexities stand in a column of their own"
+                )
 
 
 @dataclass
