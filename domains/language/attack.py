@@ -13,9 +13,10 @@ copies were drawn without one. What is inherited:
   `<unk>`. In the second case nothing has changed.
 
 Two things differ. TextAttack keeps the text before the last swap among its candidates, so that it
-makes one swap fewer with probability 1/(m + 1) where m words are left to choose from; here the
-number of swaps is the stated one. And it cuts a line with Chinese characters into words by a
-segmenter of its own (one line of the published test text); here all lines are cut alike.
+makes one swap fewer with probability 1/(m + 1) where m words are left to choose from: about 370
+swaps of WikiText-103's test text, most of them in titles (of 3,656 at 1.5 %, 5,401 at 2.5 %, 10,344
+at 5 %). Here every line gets the stated number. And it cuts a line with Chinese characters into
+words by a segmenter of its own (one line of the published test text); here all lines are cut alike.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ TINY_COLUMNS = 2
 TINY_STEPS = 2
 """Segments of made-up data, and steps of its epochs."""
 
-TINY_WINDOWS = 8
+TINY_WINDOWS = 2
 """Windows of made-up test data beyond the first."""
 
 

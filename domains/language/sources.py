@@ -9,6 +9,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from domains.common.files import (
@@ -91,6 +92,8 @@ def fetch(config: DatasetConfig) -> TextFiles:
             "nothing is fetched unverified"
         )
     target = cache_dir() / "language" / config.folder
+    if target.exists():
+        return _in_place(config, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{config.folder}-")
@@ -103,12 +106,16 @@ def fetch(config: DatasetConfig) -> TextFiles:
         try:
             download(config.url, archive, config.sha256[ARCHIVE])
             _unpack(config, archive, folder)
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             reason = f"{config.url}: {error}"
             raise DataUnavailable(_how_to_supply(config, reason)) from error
         # Another process may have finished first: then its files, equal to these, stay.
         if not target.exists():
             folder.rename(target)
+    return _in_place(config, target)
+
+
+def _in_place(config: DatasetConfig, target: Path) -> TextFiles:
     files = locate(config)
     if files is None:
         raise DataCorrupt(f"{target} exists but does not hold the files of the text; remove it")

@@ -63,7 +63,7 @@ class Segments(Dataset[Batch]):
 
     def __getitem__(self, number: int) -> Batch:
         start = number * self.length
-        piece = self.columns[:, start : min(start + self.length, self.steps - 1) + 1]
+        piece = self.columns[:, start : start + self.length + 1]
         tokens = torch.from_numpy(piece.astype(np.int64))
         inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         return Batch(inputs, targets, self.split, reset=number == 0)

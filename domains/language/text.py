@@ -18,7 +18,7 @@ EOS = "<eos>"
 UNKNOWN = "<unk>"
 """A word of the published text, where it stands for rare words."""
 
-BLOCK_CHARACTERS = 2**24
+BLOCK_CHARACTERS = 2**22
 """Text that is held at once while a file is read."""
 
 

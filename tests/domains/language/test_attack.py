@@ -62,6 +62,8 @@ def test_number_of_swaps_a_line(percent):
     assert found == [max(1, n * round(10 * percent) // 1000) for n in range(1, 250)]
     assert copy.swaps == sum(found)
     assert copy.words == len(split_words(lines))
+    mixed = " ".join(["the", "cat"] * 60) + "\n"
+    assert swap_words([mixed], percent, "textattack", 0).swaps == int(1.2 * percent)
     crowded = " ".join(["the"] * 100) + " cat\n"
     assert swap_words([crowded], 5.0, "textattack", 0).lines[0].split() == ["the"] * 100 + ["AAA"]
 

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from domains.language import evaluate
 from domains.language.evaluate import Score
+from domains.language.interface import LanguageModel
 from domains.language.stream import Segments
 
+from . import networks
 from .fake_model import MeanModel
 
 VOCABULARY = 50
@@ -23,7 +25,7 @@ def tokens() -> Tensor:
     return torch.randint(VOCABULARY, (2000,), generator=torch.Generator().manual_seed(1))
 
 
-def one_window_at_a_time(model: MeanModel, tokens: Tensor, window: int) -> tuple[float, int]:
+def one_window_at_a_time(model: LanguageModel, tokens: Tensor, window: int) -> tuple[float, int]:
     """The published loop: batch 1, all losses of every window computed, most thrown away."""
     model.eval()
     nats, positions = 0.0, 0
@@ -44,6 +46,23 @@ def test_sliding_equals_one_window_at_a_time(tokens, batch):
     score = evaluate.sliding(MeanModel(VOCABULARY), tokens, window=window, batch=batch)
     assert score.positions == positions == 1999
     assert score.loss == pytest.approx(nats / positions, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", networks.FAMILIES)
+def test_sliding_of_the_real_models_equals_one_window_at_a_time(family):
+    tokens = networks.tokens(1, 300)[0]
+    net = networks.network(networks.config(family))
+    nats, positions = one_window_at_a_time(net, tokens, 16)
+    score = evaluate.sliding(net, tokens, window=16)
+    assert score.positions == positions == 300
+    assert score.loss == pytest.approx(nats / positions, abs=1e-6)
+
+
+def test_sliding_does_not_depend_on_the_batch():
+    tokens = networks.tokens(1, 300)[0]
+    net = networks.network(networks.config()).float()
+    one, eight = (evaluate.sliding(net, tokens, window=16, batch=size) for size in (1, 8))
+    assert one.loss == pytest.approx(eight.loss, abs=1e-5)
 
 
 def test_sliding_computes_the_last_target_of_all_windows_but_the_first(tokens):

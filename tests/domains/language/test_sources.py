@@ -148,6 +148,13 @@ def test_download_is_verified_and_moved_into_place(roots, tmp_path):
     assert sorted(path.name for path in folder.parent.iterdir()) == ["made-1"]
 
 
+def test_a_fetched_folder_that_lost_a_file_is_named(roots, tmp_path):
+    folder = write_text(tmp_path / "cache" / "language" / "made-1", "valid", "test")
+    config = made(url="https://example.org/made-v1.zip", sha256={"archive": "00"})
+    with pytest.raises(DataCorrupt, match=f"{folder} exists but does not hold the files"):
+        sources.fetch(config)
+
+
 @pytest.mark.parametrize("fault", ["other file", "no zip", "file missing"])
 def test_a_wrong_download_is_named_and_leaves_nothing(roots, tmp_path, fault):
     origin = write_text(tmp_path / "made-1", *(["valid"] if fault == "file missing" else []))
