@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels, registry
-from .variant import Call, Context, LayerState
+from .variant import Call, Context, LayerState, Prepared
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -96,8 +96,43 @@ class AttentionCore(nn.Module):
         Raises:
             ValueError: a shape is wrong, or something was not declared when the core was built.
         """
+        prepared, call = self.prepare(
+            q,
+            k,
+            v,
+            key_padding_mask=key_padding_mask,
+            bias=bias,
+            state=state,
+            query_padding_mask=query_padding_mask,
+        )
+        return self.attend(prepared, call, q, k)
+
+    def prepare(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        key_padding_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        state: LayerState | None = None,
+        query_padding_mask: Tensor | None = None,
+    ) -> tuple[Prepared, Call]:
+        """The first half of :meth:`forward`: what the variant makes of q, k and v.
+
+        For models whose logits have terms of their own beside the variant's; what is returned may
+        be changed before it goes to :meth:`attend`.
+        """
         call = self._call(q, k, v, key_padding_mask, bias, state, query_padding_mask)
-        prepared = self.variant.prepare(q, k, v, call)
+        return self.variant.prepare(q, k, v, call), call
+
+    def attend(self, prepared: Prepared, call: Call, q: Tensor, k: Tensor) -> Tensor:
+        """The second half of :meth:`forward`: kernel, dropout and telemetry.
+
+        Args:
+            prepared, call: from :meth:`prepare`.
+            q, k: as given there; the telemetry reads their norms.
+        """
         out = kernels.attend(prepared, call, self.dropout if self.training else 0.0)
         if self.telemetry is not None:
             self.telemetry.record(q, k, prepared, call)

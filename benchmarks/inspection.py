@@ -34,7 +34,7 @@ def inspect_run(planned: Planned) -> dict[str, Any]:
     source, sizes = _data(domain, cfg, phase)
     factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
     module = domain.build_module(cfg, factory, sizes)
-    steps_per_epoch = math.ceil(sizes["train"] / cfg.recipe.batch_size)
+    steps_per_epoch = cfg.recipe.steps_in_epoch(sizes["train"])
     epochs = phase.max_epochs
     return {
         "run": str(planned.key),

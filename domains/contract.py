@@ -264,7 +264,8 @@ class ScheduleConfig:
     Attributes:
         name: a key of `domains.common.schedules.SCHEDULES`.
         interval: whether the factor changes with every optimizer step or every epoch.
-        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive).
+        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive, but
+            see `domains.common.schedules.FROM_START`).
         final: factor reached at the end, for schedules that decay.
     """
 
@@ -317,6 +318,10 @@ class RecipeConfig:
         fit = clip is None or clip > 0.0
         refuse_unless(fit, "recipe.gradient_clip", clip, "above 0, or null for no clipping")
 
+    def steps_in_epoch(self, train: int) -> int:
+        """Optimizer steps of an epoch over `train` samples."""
+        return math.ceil(train / self.batch_size)
+
     @property
     def qk_options(self) -> dict[str, Any]:
         """Arguments of `domains.base.parameter_rates` and `build_optimizer`."""
@@ -345,6 +350,7 @@ class SpeedCase:
         time_target: largest ratio candidate / baseline of the times that is wanted.
         memory_target: the same of the peak memory.
         memory: whether peak memory is measured at all.
+        tokens: that a step goes through, where tokens a second are wanted too.
     """
 
     group: str
@@ -355,3 +361,4 @@ class SpeedCase:
     time_target: float | None = None
     memory_target: float | None = None
     memory: bool = True
+    tokens: int | None = None

@@ -16,7 +16,10 @@ from reports.table import Item, Table, Value
 
 FOLDER = Path(__file__).parent / "published"
 
-COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {"timeseries": frozenset({"tslib"})}
+COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {
+    "language": frozenset({"sliding"}),
+    "timeseries": frozenset({"tslib"}),
+}
 """By domain, our protocols that select and evaluate as the papers did. Others get no verdict."""
 PAPERS = {"quest_2026": "QUEST paper"}
 """How a file of `published/` is called in tables."""

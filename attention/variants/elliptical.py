@@ -9,7 +9,8 @@ each example and head, takes no gradient, and has no parameters. Layer 0 is stan
 published estimator, number of tokens and delta, cancel.
 
 A mean over all tokens lets a causal model see the future, so that one is refused; with
-`causal=True` query i uses the tokens up to i, one m a query.
+`causal=True` query i uses the tokens up to i, one m a query. The published language models,
+`Wikitext/` of that repository, do see it: `causal="leaky"`, a name that says so.
 
 Source: Nielsen et al. 2024, arXiv 2406.13770; compared with stefvk/Elliptical-Attention
 ImageNet/models.py `MahalaAttention` at 5ae39eee735265bd1fb9618c22afe9ea2fb580ef (values and
@@ -40,6 +41,7 @@ from ..variant import (
 )
 
 SCALINGS = ("max", "mean")
+CAUSAL = (False, True, "leaky")
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,17 @@ class EllipticalConfig:
     Args:
         scaling: what the change of a channel is divided by: `"max"` or `"mean"` over channels.
         causal: estimate m for each query from the tokens up to it; needed in causal models.
+            `"leaky"` lets a causal model estimate it from all tokens, later ones included: what it
+            then predicts is partly known to it.
     """
 
     scaling: str = "max"
-    causal: bool = False
+    causal: bool | str = False
 
     def __post_init__(self) -> None:
+        if self.causal not in CAUSAL:
+            allowed = ", ".join(map(repr, CAUSAL))
+            raise ValueError(f"causal={self.causal!r} is unknown; allowed: {allowed}")
         if self.scaling not in SCALINGS:
             raise ValueError(f"scaling={self.scaling!r} is unknown; allowed: {', '.join(SCALINGS)}")
 
@@ -71,6 +78,10 @@ class EllipticalBase(Variant):
                 "this attention estimates its metric from all tokens, which shows a causal model "
                 "the future; set its option causal=true"
             )
+        if config.causal == "leaky" and not context.causal:
+            raise UnsupportedError(
+                "option causal='leaky' is for causal models; this one sees all tokens anyway"
+            )
         if context.cross and config.causal:
             raise UnsupportedError(
                 "option causal=true orders queries and keys in one sequence; this model uses the "
@@ -86,7 +97,7 @@ class EllipticalBase(Variant):
         for mask in (call.key_padding_mask, before[1]):
             if mask is not None:
                 change = change * mask[:, None, :, None]
-        if self.config.causal:
+        if self.config.causal is True:
             amount = change.cumsum(-2)[..., -q.shape[-2] :, :]
         else:
             amount = change.sum(-2, keepdim=True)
@@ -111,7 +122,7 @@ class EllipticalBase(Variant):
         for mask in (call.key_padding_mask, before[1]):
             real = real if mask is None else real & mask
         nq, nk = q.shape[-2], v.shape[-2]
-        upto = range(nk - nq + 1, nk + 1) if self.config.causal else [nk]
+        upto = range(nk - nq + 1, nk + 1) if self.config.causal is True else [nk]
         rows = []
         for end in upto:
             weight = real[:, None, :end, None].to(v.dtype)

@@ -84,6 +84,7 @@ class Row:
         time_target: largest ratio, or for a :class:`TimeLimit` largest seconds, that is wanted.
         memory_target: largest memory ratio that is wanted.
         samples: number of pairs; 1 for a :class:`TimeLimit`.
+        tokens: that a step goes through, None where nobody asked.
     """
 
     group: str
@@ -97,6 +98,7 @@ class Row:
     baseline_memory: int | None = None
     time_target: float | None = None
     memory_target: float | None = None
+    tokens: int | None = None
 
     @property
     def memory_ratio(self) -> float | None:
@@ -155,6 +157,7 @@ def compare(case: SpeedCase, *, device: str, effort: Effort) -> Row:
         time_target=case.time_target,
         memory_target=case.memory_target,
         samples=len(times),
+        tokens=case.tokens,
     )
 
 

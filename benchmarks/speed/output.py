@@ -38,9 +38,10 @@ def cells(row: Row) -> tuple[str, ...]:
     else:
         wanted = ["–" if t is None else f"≤ {t:.2f}" for t in (row.time_target, row.memory_target)]
         target = "" if row.reached is None else " / ".join(wanted)
+    rate = f" ({row.tokens / row.seconds.median:,.0f} tokens/s)" if row.tokens else ""
     return (
         row.name,
-        duration(row.seconds.median),
+        duration(row.seconds.median) + rate,
         "" if row.baseline_seconds is None else duration(row.baseline_seconds.median),
         "" if ratio is None else f"{ratio.median:.3f}",
         "" if ratio is None else f"{ratio.low:.3f}–{ratio.high:.3f}",

@@ -18,8 +18,16 @@ def _cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-SCHEDULES: dict[str, Callable[[float], float]] = {"constant": _constant, "cosine": _cosine}
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": _constant,
+    "cosine": _cosine,
+    "cosine_from_start": _cosine,
+}
 """Shapes from 1 at progress 0 to their end at progress 1; `final` and `warmup` apply to all."""
+
+FROM_START = frozenset({"cosine_from_start"})
+"""Progress counts from the first unit instead of from the warm-up's end, where the factor drops to
+its curve; the warm-up itself starts at 0. The form of IDSIA/lmtool-fwp (`src/train.py`)."""
 
 
 def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
@@ -37,8 +45,10 @@ def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
         raise ValueError(
             f"recipe.schedule.name={config.name!r} is unknown; allowed: {', '.join(SCHEDULES)}"
         )
+    from_start = config.name in FROM_START
     if unit < config.warmup:
-        return (unit + 1) / (config.warmup + 1)
-    progress = min(1.0, (unit - config.warmup) / max(1, total - config.warmup))
+        return unit / config.warmup if from_start else (unit + 1) / (config.warmup + 1)
+    first = 0 if from_start else config.warmup
+    progress = min(1.0, (unit - first) / max(1, total - first))
     shape = SCHEDULES[config.name](progress)
     return config.final + (1.0 - config.final) * shape if config.name != "constant" else 1.0

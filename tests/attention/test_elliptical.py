@@ -62,6 +62,28 @@ def test_a_causal_model_needs_the_causal_estimate(name: str) -> None:
         MultiHeadAttention(8, 2, variant=name, options={"causal": True}, cross=True)
 
 
+@pytest.mark.parametrize("name", ["elliptical", "elliptical_quest"])
+def test_the_leak_of_the_future_goes_by_its_name(name: str) -> None:
+    """As in the published language models: later values change what an earlier query sees."""
+    leaky = {"causal": "leaky"}
+    with pytest.raises(UnsupportedError, match=rf"'{name}'.*for causal models"):
+        MultiHeadAttention(8, 2, variant=name, options=leaky)
+    with pytest.raises(ValueError, match="causal='yes' is unknown; allowed: False, True, 'leaky'"):
+        registry.configure(name, {"causal": "yes"})
+    q, k, v, before = heads(), heads(), heads(), heads()
+    changed = v.clone()
+    changed[:, :, -1] += 1.0
+    outputs = []
+    for values in (v, changed):
+        core = AttentionCore(
+            2, 4, variant=name, options=leaky, causal=True, layer=1, num_layers=2, layer_state=True
+        )
+        state = LayerState()
+        state.advance(0, before, None)
+        outputs.append(core(q, k, values, state=state)[:, :, 1:-1])
+    assert not torch.allclose(*outputs)
+
+
 def test_the_whole_prefix_of_the_last_query_is_the_plain_estimate() -> None:
     q, k, v, before = heads(), heads(), heads(), heads()
     outputs = []

@@ -15,25 +15,36 @@ from attention import registry
 from attention.tags import tag_of
 from benchmarks.plan import Planned, expand, parse
 from benchmarks.runner import build, execute
-from benchmarks.store import Store
+from benchmarks.store import RunEnded, Store
 from domains import registry as domains
 from domains.base import BenchmarkModule
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = [(domain, variant) for domain in domains.names() for variant in registry.names()]
+NEEDED = {
+    ("language", "elliptical"): "attention.causal=true",
+    ("language", "elliptical_quest"): "attention.causal=true",
+}
+"""Options without which a variant cannot serve a domain."""
 
 
-def planned(domain: str, variant: str) -> Planned:
+def planned(domain: str, variant: str, *options: str) -> Planned:
     asked = ["dataset=default", "seed=0", "synthetic=true", "budget=smoke"]
     asked += ["telemetry=sampled", "telemetry.every=1"]
-    (found,) = expand(parse([f"domain={domain}", f"attention={variant}", *asked]))
+    (found,) = expand(parse([f"domain={domain}", f"attention={variant}", *asked, *options]))
     return found
+
+
+def served(domain: str, variant: str) -> Planned:
+    """A run with the options that the domain needs."""
+    needed = NEEDED.get((domain, variant))
+    return planned(domain, variant, *([needed] if needed else []))
 
 
 @cache
 def built(domain: str, variant: str) -> tuple[BenchmarkModule, Any]:
     """Fresh model and first training batch."""
-    cfg = planned(domain, variant).config
+    cfg = served(domain, variant).config
     contract = domains.load(domain)
     phase = contract.next_phase(cfg, [])
     assert phase is not None
@@ -43,7 +54,7 @@ def built(domain: str, variant: str) -> tuple[BenchmarkModule, Any]:
 
 @pytest.mark.parametrize(("domain", "variant"), CASES)
 def test_a_smoke_run_ends_with_a_result(domain: str, variant: str, tmp_path: Path) -> None:
-    plan = planned(domain, variant)
+    plan = served(domain, variant)
     run = Store(tmp_path).prepare(plan.key, plan.config.to_dict())
     execute(run, plan.config.to_dict(), lambda event: None, lambda: None)
     run.set_status("running")
@@ -53,6 +64,18 @@ def test_a_smoke_run_ends_with_a_result(domain: str, variant: str, tmp_path: Pat
     assert result["primary_metric"]["name"] in result["metrics"]
     assert all(math.isfinite(value) for value in result["metrics"].values())
     assert result["telemetry"]["key_norm_mean"] > 0.0
+
+
+@pytest.mark.parametrize(("domain", "variant"), NEEDED)
+def test_a_variant_that_cannot_serve_a_domain_says_what_it_needs(
+    domain: str, variant: str, tmp_path: Path
+) -> None:
+    plan = planned(domain, variant)
+    run = Store(tmp_path).prepare(plan.key, plan.config.to_dict())
+    with pytest.raises(RunEnded) as ended:
+        execute(run, plan.config.to_dict(), lambda event: None, lambda: None)
+    assert ended.value.state == "skipped"
+    assert NEEDED[(domain, variant)].removeprefix("attention.") in ended.value.reason
 
 
 @pytest.mark.parametrize(("domain", "variant"), CASES)

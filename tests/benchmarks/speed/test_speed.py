@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,14 @@ def test_a_case_is_compared_in_time_and_memory() -> None:
     assert row.memory_ratio == 2.0
     assert row.reached is False
     assert output.cells(row)[-2:] == ("– / ≤ 1.50", "no")
+    assert "tokens" not in output.cells(row)[1]
+
+
+def test_tokens_a_second_stand_beside_the_seconds() -> None:
+    case = SpeedCase("g", "n", lambda: int, lambda: int, against="", memory=False, tokens=1024)
+    row = compare(case, device="cpu", effort=Effort(seconds=0, min_pairs=3, sample_seconds=0))
+    half = replace(row, seconds=Spread.of([0.5]))
+    assert output.cells(half)[1] == "500.00 ms (2,048 tokens/s)"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Word-level language modelling (WikiText-103)."""

@@ -1,0 +1,63 @@
+"""Finding, fetching and checking files."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from domains.common import files
+from domains.contract import DataCorrupt
+
+
+@pytest.fixture
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A DATA_DIR and a CACHE_DIR, empty."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    for variable, folder in (("DATA_DIR", data), ("CACHE_DIR", cache)):
+        folder.mkdir()
+        monkeypatch.setenv(variable, str(folder))
+    return data, cache
+
+
+def test_folders_are_found_in_data_dir_first_and_the_least_deep_first(roots):
+    data, cache = roots
+    for folder in (cache / "set", data / "a" / "b" / "set", data / "c" / "set"):
+        folder.mkdir(parents=True)
+    assert list(files.folders_named("set")) == [
+        ("DATA_DIR: c/set", data / "c" / "set"),
+        ("DATA_DIR: a/b/set", data / "a" / "b" / "set"),
+        ("CACHE_DIR: set", cache / "set"),
+    ]
+
+
+def test_a_file_of_the_name_is_no_folder(roots):
+    (roots[0] / "set").write_text("")
+    assert not list(files.folders_named("set"))
+
+
+def test_a_download_is_verified(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"content")
+    files.download(source.as_uri(), target, hashlib.sha256(b"content").hexdigest())
+    assert target.read_bytes() == b"content"
+    with pytest.raises(DataCorrupt, match=r"has SHA-256 ed7002b4.*, expected 00"):
+        files.download(source.as_uri(), target, "00")
+
+
+def test_a_name_look_up_that_hangs_is_not_waited_for(monkeypatch):
+    finished = threading.Event()
+
+    def hang(*args: object, **kwargs: object) -> None:
+        finished.wait()
+        raise OSError("name look-up failed")
+
+    monkeypatch.setattr(socket, "create_connection", hang)
+    start = time.perf_counter()
+    assert not files.reachable("https://example.org/file", timeout=0.1)
+    finished.set()
+    assert time.perf_counter() - start < 1.0
