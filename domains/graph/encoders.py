@@ -67,7 +67,7 @@ class EdgeEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, dataset: DatasetConfig) -> None:
         super().__init__()
-        self.features: nn.Module
+        self.features: nn.Module | None
         if dataset.features == "atom":
             self.features = SummedEmbeddings(BOND_VOCABULARY, config.width)
         elif dataset.features == "categorical":
@@ -79,12 +79,13 @@ class EdgeEncoder(nn.Module):
                 nn.Linear(dataset.edge_width, config.width),
             )
         else:
-            self.features = nn.Embedding(1, config.width)
+            self.shared = nn.Embedding(1, config.width)
+            self.features = None
 
     def forward(self, batch: Any) -> Tensor:
         """(E, width)."""
-        if isinstance(self.features, nn.Embedding):
-            return self.features.weight.expand(batch.edge_index.shape[1], -1)
+        if self.features is None:
+            return self.shared.weight.expand(batch.edge_index.shape[1], -1)
         edges: Tensor = self.features(batch.edge_attr)
         return edges
 
