@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # the contract reads the names of the schedules from here
     from domains.contract import ScheduleConfig
@@ -18,8 +18,33 @@ def _cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-SCHEDULES: dict[str, Callable[[float], float]] = {"constant": _constant, "cosine": _cosine}
-"""Shapes from 1 at progress 0 to their end at progress 1; `final` and `warmup` apply to all."""
+def _rise(unit: int, warmup: int) -> float:
+    return (unit + 1) / (warmup + 1)
+
+
+def _rise_from_zero(unit: int, warmup: int) -> float:
+    return max(1e-6, unit / warmup)
+
+
+class Schedule(NamedTuple):
+    """A schedule in two parts.
+
+    Attributes:
+        fall: from 1 at progress 0 to the end at progress 1; `final` applies to it.
+        rise: from (unit, warmup) to the factor while the unit lies in the warm-up.
+    """
+
+    fall: Callable[[float], float]
+    rise: Callable[[int, int], float] = _rise
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": Schedule(_constant),
+    "cosine": Schedule(_cosine),
+    # rampasek/GraphGPS at 2801570, `graphgps/optimizer/extra_optimizers.py`: the warm-up starts
+    # with the first unit at (almost) zero, so that one unit less is trained.
+    "cosine_from_zero": Schedule(_cosine, _rise_from_zero),
+}
 
 
 def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
@@ -37,8 +62,9 @@ def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
         raise ValueError(
             f"recipe.schedule.name={config.name!r} is unknown; allowed: {', '.join(SCHEDULES)}"
         )
+    schedule = SCHEDULES[config.name]
     if unit < config.warmup:
-        return (unit + 1) / (config.warmup + 1)
+        return schedule.rise(unit, config.warmup)
     progress = min(1.0, (unit - config.warmup) / max(1, total - config.warmup))
-    shape = SCHEDULES[config.name](progress)
+    shape = schedule.fall(progress)
     return config.final + (1.0 - config.final) * shape if config.name != "constant" else 1.0
