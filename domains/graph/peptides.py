@@ -76,7 +76,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _with_targets(table: pd.DataFrame, targets: torch.Tensor, path: Path) -> PackedGraphs:
-    graphs = molecular_graphs(table["smiles"], str(path))
+    graphs = molecular_graphs(table["smiles"].fillna(""), str(path))
     return PackedGraphs({**graphs.arrays, "graph_y": targets}, graphs.ptr)
 
 

@@ -26,6 +26,13 @@ class Record:
     """Stands for an object of a class that is not needed: its attributes and nothing else."""
 
 
+def _latin1(text: str, encoding: str) -> bytes:
+    """How pickle protocol 2 writes bytes; no other encoding is looked up."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding}, which is not allowed")
+    return text.encode("latin1")
+
+
 _PYG = "torch_geometric.data."
 _RECONSTRUCT = np.zeros(1).__reduce__()[0]
 
@@ -34,6 +41,7 @@ ALLOWED: dict[tuple[str, str], Any] = {
     ("collections", "defaultdict"): defaultdict,
     ("builtins", "dict"): dict,
     ("__builtin__", "dict"): dict,  # as Python 2 and pickle protocol 2 name it
+    ("_codecs", "encode"): _latin1,
     ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
@@ -84,6 +92,6 @@ def read_torch(path: Path) -> Any:
 
 _DAMAGE = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError,
-    RuntimeError,
+    RuntimeError, OSError,
 )  # fmt: skip
-"""What unpickling a damaged file raises."""
+"""What reading a damaged file raises."""

@@ -129,14 +129,15 @@ class PackedGraphs:
                 rows[axis], counts[axis] = self.rows(axis, index)
         for name, array in self.arrays.items():
             if name != "contacts":
-                found = array[rows[AXES[name]]]
-                taken[name] = found if found.is_floating_point() else found.to(torch.int64)
+                taken[name] = array.index_select(0, rows[AXES[name]])
         ptr = pointer(counts["node"])
         graphs = torch.arange(len(index))
-        edges = taken.pop("edges").t().contiguous()
+        # Adding the offsets turns the compact integers into int64, and pairs into two rows.
+        offset = spread(ptr[:-1], counts["edge"], self.device)
+        source, target = taken.pop("edges").unbind(1)
         batch = Data(
-            x=taken.pop("x"),
-            edge_index=edges.add_(spread(ptr[:-1], counts["edge"], self.device)),
+            x=_wide(taken.pop("x")),
+            edge_index=torch.stack([source + offset, target + offset]),
             batch=spread(graphs, counts["node"], self.device),
             ptr=ptr.to(self.device),
             num_graphs=len(index),
@@ -145,7 +146,7 @@ class PackedGraphs:
         if "lap_values" in taken:
             taken["lap_values"] = taken["lap_values"][batch.batch]
         for name, array in taken.items():
-            batch[name.removeprefix("node_").removeprefix("graph_")] = array
+            batch[name.removeprefix("node_").removeprefix("graph_")] = _wide(array)
         if "contacts" in self.arrays:
             batch.contacts, batch.contact_graph = self._contacts(index, ptr)
         return batch
@@ -155,8 +156,13 @@ class PackedGraphs:
         host = PackedGraphs({"x": self.arrays["contacts"]}, self.ptr)
         rows, counts = host.rows("contact", index)
         graph = spread(torch.arange(len(index)), counts, rows.device)
-        pairs = self.arrays["contacts"][rows].t().contiguous().to(torch.int64)
-        return pairs.add_(ptr[graph]), graph
+        one, other = self.arrays["contacts"].index_select(0, rows).unbind(1)
+        return torch.stack([one + ptr[graph], other + ptr[graph]]), graph
+
+
+def _wide(array: Tensor) -> Tensor:
+    """Floats as they are, integers as int64."""
+    return array if array.is_floating_point() else array.to(torch.int64)
 
 
 def spread(values: Tensor, counts: Tensor, device: torch.device) -> Tensor:
