@@ -31,6 +31,10 @@ METRICS: dict[str, Choice] = {
 """By task, the metrics that a set may be selected by."""
 
 FEATURES: Choice = ("atom", "categorical", "float")
+ORIGINS: Choice = ("auto", "published", "generated")
+
+GENERATED: Choice = ("pattern", "cluster")
+"""Sets that are made by a published procedure, so that it can be run here."""
 
 
 @dataclass
@@ -57,7 +61,14 @@ class DatasetConfig:
         targets: numbers a graph, with `graph_regression` and `multilabel`.
         rwse_steps: random-walk steps whose return probabilities are prepared; 0 prepares none.
         lap_pairs: eigenpairs of the Laplacian that are prepared; 0 prepares none.
-        sha256: checksums of the published files, by file name.
+        origin: `auto` reads the published files where they are and otherwise generates the sets
+            that have a generator or downloads the others; `published` never generates; `generated`
+            never looks for files.
+        generator_seed: seed of the generator; the same for all runs, whatever their own seed.
+        mean_nodes: published mean number of nodes a graph, over all splits.
+        mean_edges: the same of directed edges.
+        md5: checksums that the publishers state for their raw files, by file name.
+        content: digests of the prepared graphs and targets, by split, where they are known.
         source: where the numbers and the files come from.
         licence: what is known of the licence.
     """
@@ -78,7 +89,12 @@ class DatasetConfig:
     targets: int | None = None
     rwse_steps: int = 0
     lap_pairs: int = 0
-    sha256: dict[str, str] = field(default_factory=dict, metadata={"identity": False})
+    origin: str = "auto"
+    generator_seed: int = 0
+    mean_nodes: float | None = field(default=None, metadata={"identity": False})
+    mean_edges: float | None = field(default=None, metadata={"identity": False})
+    md5: dict[str, str] = field(default_factory=dict, metadata={"identity": False})
+    content: dict[str, str] = field(default_factory=dict, metadata={"identity": False})
     source: str = field(default="", metadata={"identity": False})
     licence: str = field(default="not stated", metadata={"identity": False})
 
@@ -86,6 +102,17 @@ class DatasetConfig:
         refuse_unknown("dataset.task", self.task, METRICS)
         refuse_unknown("dataset.metric", self.metric, METRICS[self.task])
         refuse_unknown("dataset.features", self.features, FEATURES)
+        refuse_unknown("dataset.origin", self.origin, ORIGINS)
+        if self.origin == "generated" and self.name not in GENERATED:
+            raise ValueError(
+                f"dataset.origin=generated: {self.name} has no generator; those that have one: "
+                f"{', '.join(GENERATED)}. Leave it at auto"
+            )
+        if self.lap_pairs == 1:
+            raise ValueError(
+                "dataset.lap_pairs=1 keeps nothing but the constant eigenvector; take 2 or more, "
+                "or 0 for none"
+            )
         for key in ("train", "val", "test"):
             refuse_unless(
                 getattr(self, key) >= 1, f"dataset.{key}", getattr(self, key), "at least 1"
@@ -111,24 +138,14 @@ class DatasetConfig:
             what = f"a number of at least 1 for task={self.task}, features={self.features}"
             refuse_unless(value is not None and value >= 1, f"dataset.{key}", value, what)
 
-    @property
-    def outputs(self) -> int | None:
-        """Numbers that a head gives: one a target or class, one in all for two classes of nodes.
-
-        None for `contact`, where it gives a vector of the model's width.
-        """
-        if self.task == "node_classification" and self.classes == 2:
-            return 1
-        return self.targets or self.classes
-
 
 LOCAL: Choice = ("gine", "gatedgcn")
 ENCODINGS: Choice = ("none", "rwse", "lappe")
-NORMS: Choice = ("batch", "graph")
+NORMS: Choice = ("batch", "layer")
 ACTIVATIONS: Choice = ("relu", "gelu")
 POOLINGS: Choice = ("sum", "mean")
 HEADS: Choice = ("graphgym", "san", "plain")
-PACKINGS: Choice = ("dense", "grouped", "packed")
+PACKINGS: Choice = ("dense", "packed")
 
 
 @dataclass
@@ -143,24 +160,17 @@ class ModelConfig:
         local: message passing beside the attention: `gine` or `gatedgcn` (with edge states).
         dropout: rate on everything but attention weights.
         attention_dropout: rate on attention weights.
-        norm: after each part of a layer: `batch` over all nodes of a batch, or `graph` over all
-            nodes and columns of one graph. Inside `gatedgcn` it is `batch` either way.
-        activation: `relu` or `gelu`, in layers and in the heads `san` and `plain`.
+        norm: `batch` over all nodes of a batch, or `layer`.
+        activation: `relu` or `gelu`, in layers and heads.
         encoding: what is added to the node features: `rwse`, `lappe` or `none`.
         encoding_width: columns of the node state that the encoding takes.
-        node_mean: taken off each column of float node features before anything else; empty takes
-            nothing off.
-        node_sd: what the columns are then divided by.
-        edge_mean: the same of float edge features.
-        edge_sd: the same of float edge features.
         pooling: how nodes become a graph, for tasks on graphs.
         head: `graphgym` (hidden layers of full width, each followed by an L2 normalisation),
             `san` (halves its width in each of two hidden layers) or `plain` (hidden layers of full
-            width behind dropout, nothing normalised).
-        head_layers: linear maps of the head; `san` has three.
-        packing: how graphs of different sizes enter the attention. `dense` pads them to the
-            largest of the batch, `grouped` pads graphs of similar size together, `packed` lays
-            them end to end. Same numbers.
+            width, nothing normalised).
+        head_layers: linear maps of the head; `san` always has three.
+        packing: how graphs of different sizes enter the attention: `dense` pads them to the
+            largest of the batch, `packed` lays them end to end. Same numbers.
     """
 
     name: str = "gps"
@@ -174,14 +184,10 @@ class ModelConfig:
     activation: str = "relu"
     encoding: str = "lappe"
     encoding_width: int = 16
-    node_mean: list[float] = field(default_factory=list)
-    node_sd: list[float] = field(default_factory=list)
-    edge_mean: list[float] = field(default_factory=list)
-    edge_sd: list[float] = field(default_factory=list)
     pooling: str = "mean"
     head: str = "graphgym"
     head_layers: int = 1
-    packing: str = "grouped"
+    packing: str = "dense"
 
     def __post_init__(self) -> None:
         for key, allowed in (
@@ -205,12 +211,6 @@ class ModelConfig:
             fits = 1 <= self.encoding_width < self.width
             inside = f"at least 1 and below model.width={self.width}"
             refuse_unless(fits, "model.encoding_width", self.encoding_width, inside)
-        if self.head == "san":
-            refuse_unless(self.head_layers == 3, "model.head_layers", self.head_layers, "3 for san")
-        for mean, sd in (("node_mean", "node_sd"), ("edge_mean", "edge_sd")):
-            scales = getattr(self, sd)
-            fits = len(scales) == len(getattr(self, mean)) and all(scale > 0.0 for scale in scales)
-            refuse_unless(fits, f"model.{sd}", scales, f"above 0, and as many as model.{mean}")
 
 
 SPEC = DomainSpec(

@@ -13,13 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from domains.graph.config import DatasetConfig, ModelConfig
-
-ATOM_VOCABULARY = (119, 5, 12, 12, 10, 6, 6, 2, 2)
-"""Values of each of OGB's atom features, as of OGB 1.3.6. Releases at the time of the published
-runs had four kinds of chirality instead of five, which makes one row of an embedding less."""
-
-BOND_VOCABULARY = (5, 6, 2)
-"""Values of each of OGB's bond features."""
+from domains.graph.molecules import ATOM_TYPES, BOND_TYPES
 
 
 class NodeEncoder(nn.Module):
@@ -36,7 +30,7 @@ class NodeEncoder(nn.Module):
         width = config.width - encoded
         self.features: nn.Module
         if dataset.features == "atom":
-            self.features = SummedEmbeddings(ATOM_VOCABULARY, width)
+            self.features = SummedEmbeddings(ATOM_TYPES, width)
         elif dataset.features == "categorical":
             assert dataset.node_types is not None
             self.features = TypeEmbedding(dataset.node_types, width)
@@ -69,7 +63,7 @@ class EdgeEncoder(nn.Module):
         super().__init__()
         self.features: nn.Module | None
         if dataset.features == "atom":
-            self.features = SummedEmbeddings(BOND_VOCABULARY, config.width)
+            self.features = SummedEmbeddings(BOND_TYPES, config.width)
         elif dataset.features == "categorical":
             assert dataset.edge_types is not None
             self.features = TypeEmbedding(dataset.edge_types, config.width)

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from domains.contract import OptimizerConfig, RecipeConfig, ScheduleConfig
 from domains.graph.config import DatasetConfig, ModelConfig
-from domains.graph.encoders import ATOM_VOCABULARY, BOND_VOCABULARY
+from domains.graph.molecules import ATOM_TYPES, BOND_TYPES
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 SIZES = (1, 5, 3, 9)
@@ -106,8 +106,8 @@ def batch_of(
     batch = Data(edge_index=edge_index, batch=graph, ptr=starts_of(sizes), split=split)
     batch.num_graphs = graphs
     if dataset.features == "atom":
-        batch.x = integers(ATOM_VOCABULARY, nodes)
-        batch.edge_attr = integers(BOND_VOCABULARY, num_edges)
+        batch.x = integers(ATOM_TYPES, nodes)
+        batch.edge_attr = integers(BOND_TYPES, num_edges)
     elif dataset.features == "categorical":
         batch.x = integers([dataset.node_types or 1], nodes)
         batch.edge_attr = integers([dataset.edge_types or 1], num_edges)
