@@ -76,7 +76,9 @@ class GraphModule(BenchmarkModule):
     def __init__(self, net: nn.Module, recipe: RecipeConfig, dataset: DatasetConfig) -> None:
         super().__init__(net, recipe)
         self.task = dataset.task
-        self.scores = nn.ModuleDict({split: SplitScore(dataset, split) for split in SPLITS})
+        self.train_score, self.val_score, self.test_score = (
+            SplitScore(dataset, split) for split in SPLITS
+        )
 
     def loss(self, batch: Any) -> Tensor:
         return task_loss(self.task, self.net(batch), batch)
@@ -121,9 +123,8 @@ class GraphModule(BenchmarkModule):
             score.reset()
 
     def _score(self, split: str) -> SplitScore:
-        score = self.scores[split]
-        assert isinstance(score, SplitScore)
-        return score
+        scores = (self.train_score, self.val_score, self.test_score)
+        return dict(zip(SPLITS, scores, strict=True))[split]
 
 
 class SplitScore(nn.Module):
