@@ -111,7 +111,7 @@ def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     with torch.autocast("cpu", enabled=False):
         weights, hidden = masked_softmax((q * scale) @ k.mT, mask)
         if dropout > 0.0:
-            weights = weights * draw_kept(weights.shape, dropout)
+            weights = weights * draw_kept(weights.shape, dropout, dtype=weights.dtype)
         out = (weights @ v) * (1.0 / (1.0 - dropout))
     out = out if hidden is None else out.masked_fill(hidden, 0.0)
     return out.to(prepared.q.dtype)

@@ -256,6 +256,8 @@ class BestWeights(L.Callback):
                 f"logged: {', '.join(trainer.callback_metrics)}"
             )
         value = float(trainer.callback_metrics[monitor])
+        if self._selection.decimals is not None:
+            value = round(value, self._selection.decimals)
         if self._is_better(value):
             self.best, self.epoch, self.step = value, trainer.current_epoch, trainer.global_step
             self._waited = 0

@@ -217,12 +217,14 @@ def attention_options(name: str) -> tuple[str, ...]:
 def choices(group: str, domain: str | None = None) -> tuple[str, ...]:
     """Names that a configuration group offers; nested groups need the domain.
 
-    A leading underscore marks a template that is not a choice of its own.
+    A leading underscore marks a template that is not a choice of its own. A recipe may be a folder
+    with a file for each data set.
     """
     if group == "attention":
         return registry.names()
     folder = CONF_DIR / group / domain if group in NESTED_GROUPS and domain else CONF_DIR / group
-    return tuple(sorted(path.stem for path in folder.glob("[!_]*.yaml")))
+    found = folder.glob("[!_]*" if group == "recipe" else "[!_]*.yaml")
+    return tuple(sorted(path.stem for path in found))
 
 
 def default_domain() -> str:
@@ -247,9 +249,10 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
         raise unknown("domain", domain, choices("domain"))
     arguments = []
     dataset_name = None
-    for group, name in groups.items():
+    default = _compose((f"domain={domain}",))
+    for group, name in {"recipe": default.recipe.name, **groups}.items():
         if group == "dataset" and name not in choices("dataset", domain):
-            generic = _compose((f"domain={domain}",)).get("generic_dataset")
+            generic = default.get("generic_dataset")
             known_names = [known.lower() for known in choices("dataset", domain)]
             # Any other name may be right, but not one that is a slip away from a known one.
             slip = get_close_matches(name.lower(), known_names, n=1, cutoff=0.85)
@@ -258,6 +261,8 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
             dataset_name, name = name, generic
         elif name not in choices(group, domain):
             raise unknown(group, name, choices(group, domain))
+        elif group == "recipe":
+            name = _recipe_file(domain, name, groups.get("dataset", default.dataset.name))
         arguments.append(
             f"{group}={domain}/{name}" if group in NESTED_GROUPS else f"{group}={name}"
         )
@@ -278,6 +283,17 @@ def compose_run(groups: Mapping[str, str], overrides: Mapping[str, Any]) -> Dict
             raise ValueError(f"'{key}' holds several keys; set one of them: {key}.…=…")
         OmegaConf.update(config, key, value, force_add=True)
     return config
+
+
+def _recipe_file(domain: str, recipe: str, dataset: str) -> str:
+    """A recipe's file without suffix: that of the data set, where it has one for each."""
+    folder = CONF_DIR / "recipe" / domain / recipe
+    if not folder.is_dir():
+        return recipe
+    if not (folder / f"{dataset}.yaml").is_file():
+        offered = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        raise ValueError(f"recipe={recipe} is for these data sets, not for {dataset}: {offered}")
+    return f"{recipe}/{dataset}"
 
 
 def known_keys(config: DictConfig, domain: str) -> list[str]:

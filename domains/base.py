@@ -241,11 +241,15 @@ def build_optimizer(
     if not groups:
         raise ValueError("there is no parameter to train: all are frozen, or the model has none")
     adam: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
+    # One kernel for all parameters: on a CPU a fifth of the time of a step of small tensors. On a
+    # GPU, where None leaves the choice to PyTorch, it would take clipping from mixed precision.
+    on_cpu = all(parameter.device.type == "cpu" for parameter in [*decayed, *scales])
+    fused = True if on_cpu else None
     match config.name:
         case "adam":
-            return torch.optim.Adam(groups, **adam)
+            return torch.optim.Adam(groups, **adam, fused=fused)
         case "adamw":
-            return torch.optim.AdamW(groups, **adam)
+            return torch.optim.AdamW(groups, **adam, fused=fused)
         case "radam":
             # Not PyTorch's choice on a CPU, where it halves the time of a step of small tensors.
             return torch.optim.RAdam(groups, **adam, foreach=True)

@@ -137,17 +137,21 @@ class Selection:
         mode: `max` or `min`.
         patience: epochs without improvement after which training stops; None never stops.
         ties: which of equal epochs wins.
+        decimals: places that values are rounded to before they are compared; None compares them
+            as they are.
     """
 
     monitor: str
     mode: Literal["max", "min"]
     patience: int | None = None
     ties: Literal["earlier", "later"] = "earlier"
+    decimals: int | None = None
 
     def describe(self) -> str:
         """The rule in words, as stored with each result."""
         patience = "no early stop" if self.patience is None else f"patience {self.patience}"
-        return f"{self.monitor} {self.mode}, {patience}, ties: {self.ties}"
+        rounded = "" if self.decimals is None else f", rounded to {self.decimals} decimals"
+        return f"{self.monitor} {self.mode}{rounded}, {patience}, ties: {self.ties}"
 
 
 @dataclass(frozen=True)
@@ -264,8 +268,8 @@ class ScheduleConfig:
     Attributes:
         name: a key of `domains.common.schedules.SCHEDULES`.
         interval: whether the factor changes with every optimizer step or every epoch.
-        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive, but
-            see `domains.common.schedules.FROM_START`).
+        warmup: units of `interval` over which the factor rises linearly from 0 (exclusive, unless
+            the schedule says otherwise).
         final: factor reached at the end, for schedules that decay.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # the contract reads the names of the schedules from here
     from domains.contract import ScheduleConfig
@@ -18,16 +18,42 @@ def _cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": _constant,
-    "cosine": _cosine,
-    "cosine_from_start": _cosine,
-}
-"""Shapes from 1 at progress 0 to their end at progress 1; `final` and `warmup` apply to all."""
+def _rise(unit: int, warmup: int) -> float:
+    return (unit + 1) / (warmup + 1)
 
-FROM_START = frozenset({"cosine_from_start"})
-"""Progress counts from the first unit instead of from the warm-up's end, where the factor drops to
-its curve; the warm-up itself starts at 0. The form of IDSIA/lmtool-fwp (`src/train.py`)."""
+
+def _rise_from_zero(unit: int, warmup: int) -> float:
+    return unit / warmup
+
+
+def _rise_from_almost_zero(unit: int, warmup: int) -> float:
+    return max(1e-6, unit / warmup)
+
+
+class Schedule(NamedTuple):
+    """A schedule in two parts.
+
+    Attributes:
+        fall: from 1 at progress 0 to the end at progress 1; `final` applies to it.
+        rise: from (unit, warmup) to the factor while the unit lies in the warm-up.
+        from_start: whether progress counts from the first unit instead of from the warm-up's end,
+            where the factor then drops to its curve.
+    """
+
+    fall: Callable[[float], float]
+    rise: Callable[[int, int], float] = _rise
+    from_start: bool = False
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": Schedule(_constant),
+    "cosine": Schedule(_cosine),
+    # rampasek/GraphGPS at 2801570, `graphgps/optimizer/extra_optimizers.py`: the warm-up starts
+    # with the first unit at (almost) zero, so that one unit less is trained.
+    "cosine_from_zero": Schedule(_cosine, _rise_from_almost_zero),
+    # IDSIA/lmtool-fwp, `src/train.py`.
+    "cosine_from_start": Schedule(_cosine, _rise_from_zero, from_start=True),
+}
 
 
 def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
@@ -45,10 +71,10 @@ def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
         raise ValueError(
             f"recipe.schedule.name={config.name!r} is unknown; allowed: {', '.join(SCHEDULES)}"
         )
-    from_start = config.name in FROM_START
+    schedule = SCHEDULES[config.name]
     if unit < config.warmup:
-        return unit / config.warmup if from_start else (unit + 1) / (config.warmup + 1)
-    first = 0 if from_start else config.warmup
+        return schedule.rise(unit, config.warmup)
+    first = 0 if schedule.from_start else config.warmup
     progress = min(1.0, (unit - first) / max(1, total - first))
-    shape = SCHEDULES[config.name](progress)
+    shape = schedule.fall(progress)
     return config.final + (1.0 - config.final) * shape if config.name != "constant" else 1.0

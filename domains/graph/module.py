@@ -1,0 +1,158 @@
+"""Training and evaluation on graphs.
+
+A batch, as the loaders of this domain give it, is an object with these attributes (N nodes, E
+edges, B graphs; F, G, T columns):
+
+    x             (N, F) int64, or float32 where features are float
+    edge_index    (2, E) int64, sources, then targets
+    edge_attr     (E, G) int64 or float32; absent where edges carry nothing
+    batch, ptr    (N,) int64 graph of each node, rising; (B + 1,) int64 first node of each, then N
+    num_graphs    B
+    split         `train`, `val` or `test`
+    y             (B, T) float32, (B,) int64 or (N,) int64, as the task wants it; NaN: not known
+    rwse          (N, steps) float32, where they are prepared
+    lap_vectors   (N, pairs) float32, where they are prepared; NaN: the graph has fewer
+    lap_values    (N, pairs) float32, the same for all nodes of a graph
+
+and for contacts instead of `y`:
+
+    contacts      (2, C) int64 true contacts, both directions
+    contact_graph (C,) int64 graph of each contact
+    pairs         (2, P) int64 contacts and drawn negatives
+    pair_label    (P,) float32, 1 for contacts
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domains.base import BenchmarkModule
+from domains.contract import RecipeConfig
+from domains.graph.config import DatasetConfig
+from domains.graph.losses import binary_cross_entropy, weighted_cross_entropy
+from domains.graph.metrics import Score, make_score
+
+SPLITS = ("train", "val", "test")
+
+
+def task_loss(task: str, output: Tensor, batch: Any) -> Tensor:
+    """Loss of a batch, a scalar.
+
+    Args:
+        task: see :class:`~domains.graph.config.DatasetConfig`.
+        output: what the model gives.
+        batch: see the head of this module.
+    """
+    match task:
+        case "graph_regression":
+            return F.l1_loss(output, batch.y)
+        case "graph_classification":
+            return F.cross_entropy(output, batch.y)
+        case "node_classification":
+            return weighted_cross_entropy(output, batch.y)
+        case "multilabel":
+            return binary_cross_entropy(output, batch.y)
+    first, second = output[batch.pairs[0]], output[batch.pairs[1]]
+    return F.binary_cross_entropy_with_logits((first * second).sum(1), batch.pair_label)
+
+
+class GraphModule(BenchmarkModule):
+    """Logs `SPLIT/loss` and what the set's score computes, once an epoch.
+
+    On the training split both come from the predictions as they were made while training; there
+    contacts are not ranked. The loss of a split is the mean of those of its batches, weighted by
+    their graphs, nodes or pairs.
+
+    Args:
+        net: gives the task's output for a batch.
+        recipe: see :class:`BenchmarkModule`.
+        dataset: task and metric.
+    """
+
+    def __init__(self, net: nn.Module, recipe: RecipeConfig, dataset: DatasetConfig) -> None:
+        super().__init__(net, recipe)
+        self.task = dataset.task
+        self.train_score, self.val_score, self.test_score = (
+            SplitScore(dataset, split) for split in SPLITS
+        )
+
+    def loss(self, batch: Any) -> Tensor:
+        return task_loss(self.task, self.net(batch), batch)
+
+    def on_train_epoch_start(self) -> None:
+        self._score("train").reset()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        output = self.net(batch)
+        loss = task_loss(self.task, output, batch)
+        self._score("train").update(output.detach(), loss.detach(), batch)
+        if self.trainer.is_last_batch:
+            # Here and not at the epoch's end: callbacks that read it then come before the module.
+            self._log_scores("train")
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._evaluate(batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_scores("val", "test")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_scores("val", "test")
+
+    def _evaluate(self, batch: Any) -> None:
+        output = self.net(batch)
+        loss = task_loss(self.task, output, batch)
+        self._score(batch.split).update(output, loss, batch)
+
+    def _log_scores(self, *splits: str) -> None:
+        for split in splits:
+            score = self._score(split)
+            if score.rows:
+                for name, value in score.compute().items():
+                    self.log(
+                        f"{split}/{name}", value.float(), on_step=False, on_epoch=True, batch_size=1
+                    )
+            score.reset()
+
+    def _score(self, split: str) -> SplitScore:
+        scores = (self.train_score, self.val_score, self.test_score)
+        return dict(zip(SPLITS, scores, strict=True))[split]
+
+
+class SplitScore(nn.Module):
+    """Loss and score of one split since the last reset."""
+
+    def __init__(self, dataset: DatasetConfig, split: str) -> None:
+        super().__init__()
+        ranked_in_training = dataset.task == "contact" and split == "train"
+        self.score: Score | None = None if ranked_in_training else make_score(dataset)
+        self.task = dataset.task
+        self.total: Tensor | float = 0.0
+        self.rows = 0
+
+    def update(self, output: Tensor, loss: Tensor, batch: Any) -> None:
+        """Add a batch: what the model gave for it and what its loss was."""
+        rows = batch.pairs.shape[1] if self.task == "contact" else len(batch.y)
+        self.total = self.total + rows * loss.double()
+        self.rows += rows
+        if self.score is not None:
+            self.score.update(output, batch)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Values by name without split."""
+        values = {} if self.score is None else self.score.compute()
+        return {**values, "loss": torch.as_tensor(self.total / self.rows)}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.total, self.rows = 0.0, 0
+        if self.score is not None:
+            self.score.reset()
