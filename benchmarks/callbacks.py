@@ -15,8 +15,9 @@ from torch import Tensor
 from attention import telemetry
 from attention.recorder import Reading
 from benchmarks import hardware
-from benchmarks.config import RunConfig, TelemetryConfig
+from benchmarks.config import RunConfig
 from benchmarks.files import replacing
+from benchmarks.sections import TelemetryConfig
 from benchmarks.store import Run, RunEnded
 from domains.base import BenchmarkModule
 from domains.common.seeds import derive

@@ -15,7 +15,8 @@ from hydra.errors import HydraException
 
 from attention import registry
 from benchmarks import config as configuration
-from benchmarks.config import CONF_DIR, GROUPS, LauncherConfig, RunConfig
+from benchmarks.config import CONF_DIR, GROUPS, RunConfig
+from benchmarks.sections import LauncherConfig
 from benchmarks.store import FINAL, STATES, CorruptFileError, Run, RunKey, Store
 from benchmarks.suggest import did_you_mean, unknown
 from domains.registry import names as domain_names

@@ -243,7 +243,7 @@ def build_optimizer(
     adam: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps}
     # One kernel for all parameters: on a CPU a fifth of the time of a step of small tensors. On a
     # GPU, where None leaves the choice to PyTorch, it would take clipping from mixed precision.
-    on_cpu = all(parameter.device.type == "cpu" for parameter in [*decayed, *scales])
+    on_cpu = all(parameter.device.type == "cpu" for parameter in net.parameters())
     fused = True if on_cpu else None
     match config.name:
         case "adam":
