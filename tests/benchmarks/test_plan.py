@@ -14,6 +14,7 @@ from attention import registry
 from benchmarks import config as configuration
 from benchmarks.plan import Planned, expand, parse, pending
 from benchmarks.store import Store
+from domains import registry as domains
 
 
 def plan(*arguments: str) -> list[Planned]:
@@ -93,7 +94,7 @@ def test_an_axis_asked_for_replaces_that_of_the_grid() -> None:
 @pytest.mark.usefixtures("swept")
 def test_a_named_data_set_is_not_swept() -> None:
     assert only().key.hash == HASH_OF_STANDARD_ON_JAPANESE_VOWELS
-    assert len(plan("suite=smoke")) == len(registry.names())
+    assert len(plan("suite=smoke")) == len(registry.names()) * len(domains.names())
 
 
 def test_a_domain_can_choose_its_telemetry_and_the_command_line_overrules_it(
