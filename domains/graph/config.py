@@ -138,14 +138,24 @@ class DatasetConfig:
             what = f"a number of at least 1 for task={self.task}, features={self.features}"
             refuse_unless(value is not None and value >= 1, f"dataset.{key}", value, what)
 
+    @property
+    def outputs(self) -> int | None:
+        """Numbers that a head gives: one a target or class, one in all for two classes of nodes.
+
+        None for `contact`, where it gives a vector of the model's width.
+        """
+        if self.task == "node_classification" and self.classes == 2:
+            return 1
+        return self.targets or self.classes
+
 
 LOCAL: Choice = ("gine", "gatedgcn")
 ENCODINGS: Choice = ("none", "rwse", "lappe")
-NORMS: Choice = ("batch", "layer")
+NORMS: Choice = ("batch", "graph")
 ACTIVATIONS: Choice = ("relu", "gelu")
 POOLINGS: Choice = ("sum", "mean")
 HEADS: Choice = ("graphgym", "san", "plain")
-PACKINGS: Choice = ("dense", "packed")
+PACKINGS: Choice = ("dense", "grouped", "packed")
 
 
 @dataclass
@@ -160,17 +170,24 @@ class ModelConfig:
         local: message passing beside the attention: `gine` or `gatedgcn` (with edge states).
         dropout: rate on everything but attention weights.
         attention_dropout: rate on attention weights.
-        norm: `batch` over all nodes of a batch, or `layer`.
-        activation: `relu` or `gelu`, in layers and heads.
+        norm: after each part of a layer: `batch` over all nodes of a batch, or `graph` over all
+            nodes and columns of one graph. Inside `gatedgcn` it is `batch` either way.
+        activation: `relu` or `gelu`, in layers and in the heads `san` and `plain`.
         encoding: what is added to the node features: `rwse`, `lappe` or `none`.
         encoding_width: columns of the node state that the encoding takes.
+        node_mean: taken off each column of float node features before anything else; empty takes
+            nothing off.
+        node_sd: what the columns are then divided by.
+        edge_mean: the same of float edge features.
+        edge_sd: the same of float edge features.
         pooling: how nodes become a graph, for tasks on graphs.
         head: `graphgym` (hidden layers of full width, each followed by an L2 normalisation),
             `san` (halves its width in each of two hidden layers) or `plain` (hidden layers of full
-            width, nothing normalised).
-        head_layers: linear maps of the head; `san` always has three.
-        packing: how graphs of different sizes enter the attention: `dense` pads them to the
-            largest of the batch, `packed` lays them end to end. Same numbers.
+            width behind dropout, nothing normalised).
+        head_layers: linear maps of the head; `san` has three.
+        packing: how graphs of different sizes enter the attention. `dense` pads them to the
+            largest of the batch, `grouped` pads graphs of similar size together, `packed` lays
+            them end to end. Same numbers.
     """
 
     name: str = "gps"
@@ -184,10 +201,14 @@ class ModelConfig:
     activation: str = "relu"
     encoding: str = "lappe"
     encoding_width: int = 16
+    node_mean: list[float] = field(default_factory=list)
+    node_sd: list[float] = field(default_factory=list)
+    edge_mean: list[float] = field(default_factory=list)
+    edge_sd: list[float] = field(default_factory=list)
     pooling: str = "mean"
     head: str = "graphgym"
     head_layers: int = 1
-    packing: str = "dense"
+    packing: str = "grouped"
 
     def __post_init__(self) -> None:
         for key, allowed in (
@@ -211,6 +232,12 @@ class ModelConfig:
             fits = 1 <= self.encoding_width < self.width
             inside = f"at least 1 and below model.width={self.width}"
             refuse_unless(fits, "model.encoding_width", self.encoding_width, inside)
+        if self.head == "san":
+            refuse_unless(self.head_layers == 3, "model.head_layers", self.head_layers, "3 for san")
+        for mean, sd in (("node_mean", "node_sd"), ("edge_mean", "edge_sd")):
+            scales = getattr(self, sd)
+            fits = len(scales) == len(getattr(self, mean)) and all(scale > 0.0 for scale in scales)
+            refuse_unless(fits, f"model.{sd}", scales, f"above 0, and as many as model.{mean}")
 
 
 SPEC = DomainSpec(

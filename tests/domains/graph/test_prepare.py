@@ -109,6 +109,13 @@ def test_changed_file_is_not_taken_from_the_cache(folder):
     assert prepared(mini()).fingerprint != before
 
 
+def test_another_expectation_is_checked_although_the_set_is_in_the_cache(folder):
+    """Symptom: a wrong number of classes went unnoticed after the first run."""
+    prepared(mini())
+    with pytest.raises(DataCorrupt, match="column 0 has values"):
+        prepared(mini(node_types=5))
+
+
 def damage_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
