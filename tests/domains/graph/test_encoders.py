@@ -48,7 +48,9 @@ def test_signs_are_drawn_for_each_eigenvector_of_a_batch_and_in_training_alone()
     assert torch.equal(plain, encoder(batch))
     encoder.train()
     given = [
-        encoder.eval()(SimpleNamespace(lap_vectors=batch.lap_vectors * s, lap_values=batch.lap_values))
+        encoder.eval()(
+            SimpleNamespace(lap_vectors=batch.lap_vectors * s, lap_values=batch.lap_values)
+        )
         for s in torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * dataset.lap_pairs)
     ]
     encoder.train()

@@ -51,9 +51,7 @@ def test_eigenpairs_equal_the_reference(stored, name):
     """Eigenvalues, simple eigenvectors up to sign, and the spaces of repeated eigenvalues."""
     edge_index, nodes = graph_of(stored, name)
     undirected = bool(stored[f"{name}.is_undirected"])
-    vectors, values = laplacian_eigenpairs(
-        edge_index, nodes, int(stored["max_freqs"]), undirected
-    )
+    vectors, values = laplacian_eigenpairs(edge_index, nodes, int(stored["max_freqs"]), undirected)
     expected = torch.from_numpy(stored[f"{name}.eigvals"])[0, :, 0]
     torch.testing.assert_close(values, expected.float(), **CLOSE)
     assert (values[~values.isnan()] >= 0.0).all()

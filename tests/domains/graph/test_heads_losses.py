@@ -139,7 +139,9 @@ def test_entries_without_a_target_are_dropped():
     targets = torch.tensor([[1.0, 0.0], [float("nan"), 1.0], [0.0, float("nan")]])
     loss = binary_cross_entropy(logits, targets)
     known = [(0, 0, 1.0), (0, 1, 0.0), (1, 1, 1.0), (2, 0, 0.0)]
-    single = [F.binary_cross_entropy_with_logits(logits[i, j], torch.tensor(y)) for i, j, y in known]
+    single = [
+        F.binary_cross_entropy_with_logits(logits[i, j], torch.tensor(y)) for i, j, y in known
+    ]
     torch.testing.assert_close(loss, sum(single) / 4)
     loss.backward()
     assert logits.grad.isfinite().all()

@@ -149,7 +149,9 @@ def test_truncated_and_other_tables_are_named(tmp_path):
 def test_peptides(data_dir, monkeypatch):
     """All labels, and the first 400 molecules; the means of all are checked when it is prepared."""
     path = data_dir / "graphs/peptides-functional/raw/peptide_multi_class_dataset.csv.gz"
-    monkeypatch.setattr(peptides, "molecular_graphs", lambda s, where: molecular_graphs(s[:400], where))
+    monkeypatch.setattr(
+        peptides, "molecular_graphs", lambda s, where: molecular_graphs(s[:400], where)
+    )
     graphs = read_functional(path)
     assert float(graphs.counts("node").double().mean()) == pytest.approx(148.8, abs=0.05)
     assert graphs.arrays["graph_y"].shape == (15_535, 10)

@@ -96,7 +96,9 @@ def test_nodes_of_cluster_know_nothing_but_one_in_each_community(cluster):
 def test_signals_of_pattern_are_uniform_and_tell_nothing(pattern):
     x, label = pattern["train"].arrays["x"].double(), pattern["train"].arrays["node_y"].bool()
     for part in (x[label], x[~label]):
-        torch.testing.assert_close(part.mean(0), torch.full((3,), 1 / 3).double(), atol=0.05, rtol=0)
+        torch.testing.assert_close(
+            part.mean(0), torch.full((3,), 1 / 3).double(), atol=0.05, rtol=0
+        )
     assert (x.sum(1) == 1).all()
 
 
