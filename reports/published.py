@@ -16,7 +16,10 @@ from reports.table import Item, Table, Value
 
 FOLDER = Path(__file__).parent / "published"
 
-COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {"timeseries": frozenset({"tslib"})}
+COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {
+    "graph": frozenset({"graphgps"}),
+    "timeseries": frozenset({"tslib"}),
+}
 """By domain, our protocols that select and evaluate as the papers did. Others get no verdict."""
 PAPERS: Mapping[str, str] = {"quest_2026": "QUEST paper"}
 """How a file of `published/` is called in tables."""
