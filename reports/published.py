@@ -17,6 +17,7 @@ from reports.table import Item, Table, Value
 FOLDER = Path(__file__).parent / "published"
 
 COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {
+    "graph": frozenset({"graphgps"}),
     "language": frozenset({"sliding"}),
     "timeseries": frozenset({"tslib"}),
 }

@@ -153,9 +153,6 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
         """(N, D)."""
-        normed: Tensor
-        if isinstance(self.norm, LayerNorm):
-            normed = self.norm(x, graph)
-        else:
-            normed = self.norm(x)
+        by_graph = isinstance(self.norm, LayerNorm)
+        normed: Tensor = self.norm(x, graph) if by_graph else self.norm(x)
         return normed

@@ -56,12 +56,11 @@ class Layout:
             return
         lengths = starts.diff()
         sizes: list[int] = lengths.tolist()
-        counts = [len(sizes)]
-        if kind == "grouped":
-            by_size = torch.argsort(lengths, descending=True, stable=True)
-            sizes.sort(reverse=True)
-            counts = group_counts(sizes)
+        falling = sorted(sizes, reverse=True)
+        counts = group_counts(falling) if kind == "grouped" else [len(sizes)]
         if len(counts) > 1:
+            sizes = falling
+            by_size = torch.argsort(lengths, descending=True, stable=True)
             self._order = _nodes_of(by_size, starts)
             self._back = torch.empty_like(self._order)
             self._back[self._order] = torch.arange(len(self._order), device=starts.device)

@@ -57,6 +57,17 @@ def test_the_smallest_value_wins_where_less_is_better() -> None:
     assert (best.epoch, best.best) == (1, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("decimals", "kept"),
+    # 0.123451 and 0.123449 are 0.12345 with five decimals: the first of them wins.
+    [(None, 2), (5, 1), (3, 0)],
+)
+def test_values_may_be_rounded_before_they_are_compared(decimals: int | None, kept: int) -> None:
+    selection = Selection("val/accuracy", "min", decimals=decimals)
+    best, _, _ = follow(selection, [0.12349, 0.123451, 0.123449, 0.2])
+    assert best.epoch == kept
+
+
 def test_nan_is_never_the_best() -> None:
     best, _, _ = follow(Selection("val/accuracy", "max"), [float("nan"), 1.0, float("nan")])
     assert best.epoch == 1

@@ -114,6 +114,25 @@ def test_a_domain_can_choose_its_telemetry_and_the_command_line_overrules_it(
         configuration._compose.cache_clear()
 
 
+def test_a_recipe_may_have_a_file_for_each_data_set() -> None:
+    """Named by its folder; the data set chooses the file, also for the default recipe."""
+    shared = ["domain=graph", "attention=standard", "seed=0"]
+    chosen = {
+        name: plan(f"dataset={name}", *recipe, *shared)[0].config.recipe
+        for name, *recipe in (("zinc",), ("pascalvoc_sp",), ("peptides_func", "recipe=lrgb_tuned"))
+    }
+    assert {name: recipe.name for name, recipe in chosen.items()} == {
+        "zinc": "graphgps",
+        "pascalvoc_sp": "graphgps",
+        "peptides_func": "lrgb_tuned",
+    }
+    assert [recipe.max_epochs for recipe in chosen.values()] == [2000, 300, 250]
+    with pytest.raises(
+        ValueError, match=r"recipe=lrgb_tuned is for these .* not for zinc: coco_sp"
+    ):
+        plan("domain=graph", "recipe=lrgb_tuned")
+
+
 def test_seed_zero_is_a_seed() -> None:
     assert only("seed=0").config.seed == 0
 

@@ -141,7 +141,7 @@ def _label(batch: Data, dataset: DatasetConfig, generator: torch.Generator) -> N
         y[0, 0] = float("nan")
         batch.y = y
     else:
-        # Every edge of the ring is a contact; the negatives join a head node to a node of its graph.
+        # Every edge is a contact; a negative joins its source to some node of the graph.
         batch.contacts = batch.edge_index
         batch.contact_graph = batch.batch[batch.contacts[0]]
         heads = batch.contacts[0].repeat(2)
