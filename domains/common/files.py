@@ -36,6 +36,8 @@ def data_dir() -> Path | None:
 def folders_named(name: str) -> Iterator[tuple[str, Path]]:
     """Every folder of that name in `DATA_DIR`, then in `CACHE_DIR`, the least deep first.
 
+    Hidden folders are not looked into: what is in them may be half fetched.
+
     Yields:
         Where it was found, in words, and the folder.
     """
@@ -44,7 +46,7 @@ def folders_named(name: str) -> Iterator[tuple[str, Path]]:
         if root is None or not os.path.isdir(root):
             continue
         for depth in range(SEARCH_DEPTH + 1):
-            for folder in sorted(root.glob("*/" * depth + name)):
+            for folder in sorted(root.glob("[!.]*/" * depth + name)):
                 if os.path.isdir(folder):
                     yield f"{variable}: {folder.relative_to(root).as_posix()}", folder
 

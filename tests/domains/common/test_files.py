@@ -35,6 +35,11 @@ def test_folders_are_found_in_data_dir_first_and_the_least_deep_first(roots):
     ]
 
 
+def test_a_download_under_way_is_not_found(roots):
+    (roots[1] / "language" / ".set-abc" / "set").mkdir(parents=True)
+    assert not list(files.folders_named("set"))
+
+
 def test_a_file_of_the_name_is_no_folder(roots):
     (roots[0] / "set").write_text("")
     assert not list(files.folders_named("set"))

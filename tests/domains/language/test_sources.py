@@ -115,8 +115,10 @@ def test_valid_as_train_needs_no_training_file(roots):
 
 
 def test_missing_text_says_which_file_to_put_where(roots, offline):
-    write_text(roots / "text" / "made-1", "valid", "test")
     config = made(url="https://example.org/made-v1.zip", sha256={"archive": "00"})
+    with pytest.raises(DataUnavailable, match=r"made-v1\.zip holds them\.$"):
+        sources.fetch(config)
+    write_text(roots / "text" / "made-1", "valid", "test")
     for attempt in (sources.require, sources.fetch):
         with pytest.raises(DataUnavailable) as error:
             attempt(config)
