@@ -142,7 +142,8 @@ def _optimizer(modules: Sequence[ToyModule], stack: ModelStack) -> StackedAdamW:
     rates: dict[str, list[float]] = {name: [] for name in stack.parameters}
     decays: dict[str, list[float]] = {name: [] for name in stack.parameters}
     for module in modules:
-        own = build_optimizer(module.net, module.recipe.optimizer)
+        options = getattr(module.recipe, "qk_options", {})
+        own = build_optimizer(module.net, module.recipe.optimizer, **options)
         groups = {id(p): group for group in own.param_groups for p in group["params"]}
         for name, parameter in module.net.named_parameters():
             rates[name].append(groups[id(parameter)]["lr"])
