@@ -12,6 +12,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from attention import MultiHeadAttention
+from benchmarks.config import default_domain
 from benchmarks.fit import PhaseFit
 from benchmarks.plan import Planned, expand, parse
 from benchmarks.speed import stores
@@ -191,7 +192,7 @@ def some_run(device: str) -> Planned:
     (planned,) = expand(
         parse(
             [
-                f"domain={stores.first_domain()}",
+                f"domain={default_domain()}",
                 "dataset=default",
                 "attention=standard",
                 "seed=0",

@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config import RunConfig
+from benchmarks.config import RunConfig, default_domain
 from benchmarks.plan import expand, parse
 from benchmarks.speed.measure import ActionFailedError, TimeLimit
 from benchmarks.store import RunKey, Store
-from domains import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "commands"
@@ -30,7 +29,7 @@ EPOCHS = 20
 def cases(*, quick: bool) -> Iterator[TimeLimit]:
     """Planning again what is done, and reporting."""
     compared = ["standard"] if quick else ["standard", "qnorm", "qknorm_hs", "quest"]
-    request = [f"domain={first_domain()}", f"attention={','.join(compared)}", "synthetic=true"]
+    request = [f"domain={default_domain()}", f"attention={','.join(compared)}", "synthetic=true"]
     request.append("seeds=2" if quick else "seeds=5")
     runs = len(expand(parse(request)))
     yield TimeLimit(
@@ -52,11 +51,6 @@ def cases(*, quick: bool) -> Iterator[TimeLimit]:
         lambda: command(many_runs(datasets, variants, repeats), "report"),
         limit=20.0,
     )
-
-
-def first_domain() -> str:
-    """Any domain will do: the engine is measured, not the task."""
-    return registry.names()[0]
 
 
 def command(results: Path, *arguments: str) -> Callable[[], object]:
@@ -98,13 +92,13 @@ def many_runs(datasets: int, variants: int, repeats: int) -> Path:
     root = temporary_folder()
     names = ("standard", *(f"variant{number}" for number in range(1, variants)))
     keys = [
-        RunKey(first_domain(), f"dataset{d:03}", name, f"{d * variants + v:012x}", seed)
+        RunKey(default_domain(), f"dataset{d:03}", name, f"{d * variants + v:012x}", seed)
         for d in range(datasets)
         for v, name in enumerate(names)
         for seed in range(repeats)
     ]
     (planned,) = expand(
-        parse([f"domain={first_domain()}", "dataset=default", "attention=standard", "seed=0"])
+        parse([f"domain={default_domain()}", "dataset=default", "attention=standard", "seed=0"])
     )
     config = planned.config.to_dict()
     first = Store(root).prepare(keys[0], adapted(config, keys[0]))

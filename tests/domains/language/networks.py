@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention import AttentionFactory, registry
 from domains.language.config import ModelConfig
@@ -68,3 +69,18 @@ def tokens(batch: int, length: int, seed: int = 1, vocabulary: int = VOCABULARY)
 
 def counted(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most numbers that one tensor held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return out

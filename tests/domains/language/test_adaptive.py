@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from domains.language import adaptive
 from domains.language.adaptive import AdaptiveSoftmax, linear_cross_entropy
+
+from .networks import LargestTensor
 
 WIDTH, WORDS, CUTOFFS = 6, 40, [9, 15, 31]
 
@@ -105,21 +106,6 @@ def test_targets_of_one_cluster_alone_leave_the_others_without_gradient() -> Non
     assert not words.grad[9:].any()
     assert made.cluster_bias.grad is not None
     assert made.cluster_bias.grad.all()
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the most numbers that one tensor held."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(tensor, Tensor):
-                self.numbers = max(self.numbers, tensor.numel())
-        return out
 
 
 def test_no_matrix_of_tokens_and_words_is_ever_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,16 @@ from domains.language.transformer import Transformer
 from domains.language.transformer_xl import TransformerXL
 from tests.test_architecture import ROOT
 
-from .networks import FAMILIES, config, counted, network, options_of, tokens, variants
+from .networks import (
+    FAMILIES,
+    LargestTensor,
+    config,
+    counted,
+    network,
+    options_of,
+    tokens,
+    variants,
+)
 
 WIKITEXT_103 = 267_735
 PUBLISHED = {
@@ -126,6 +135,16 @@ def test_the_last_position_alone_equals_the_last_of_all(family: str, variant: st
             for one, other in zip(kept.layers, kept_by_last.layers, strict=True):
                 torch.testing.assert_close(one, other, **EXACT)
         memory = kept
+
+
+@pytest.mark.parametrize("variant", variants())
+def test_no_matrix_of_all_pairs_is_stored(variant: str) -> None:
+    """Neither forward nor backward; Transformer-XL has one, of its position terms."""
+    net = network(config(layers=2), variant)
+    sequence = tokens(1, 299)
+    with LargestTensor() as seen:
+        net.log_likelihood(sequence, sequence)[0].sum().backward()
+    assert seen.numbers < 300 * 300
 
 
 def test_the_last_position_alone_computes_no_other_in_the_last_layer() -> None:
