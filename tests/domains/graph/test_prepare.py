@@ -153,6 +153,19 @@ def test_failed_preparation_leaves_nothing(folder, monkeypatch):
     assert cached() == []
 
 
+def test_leftovers_of_killed_processes_are_removed_and_others_stay(folder):
+    prepared(mini())
+    [found] = cached()
+    old, young = (found.with_name(f".{found.name}-{name}") for name in ("old", "young"))
+    for left in (old, young):
+        left.mkdir()
+        (left / "train.x.npy").touch()
+    os.utime(old, (0, 0))
+    (found / cache.CONTENTS).unlink()
+    prepared(mini())
+    assert (old.exists(), young.exists()) == (False, True)
+
+
 def test_a_full_disk_is_named_and_leaves_nothing(folder, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
