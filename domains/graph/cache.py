@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,9 @@ from domains.graph.store import PackedGraphs
 log = logging.getLogger(__name__)
 
 CONTENTS = "contents.json"
+
+LEFTOVER_AFTER_S = 24 * 3600
+"""Age from which on a temporary folder is nobody's."""
 
 
 def cache_dir() -> Path:
@@ -75,6 +79,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         DataUnavailable: `CACHE_DIR` cannot be written to, or is full.
     """
+    _remove_leftovers(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
@@ -91,6 +96,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         raise _unwritable(error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary folders of processes that were killed; young ones may be in use."""
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFTOVER_AFTER_S:
+                shutil.rmtree(left)
 
 
 def _unwritable(error: OSError) -> DataUnavailable:

@@ -159,6 +159,6 @@ def check_classes(config: DatasetConfig, train: PackedGraphs, source: str) -> No
     if config.classes is None:
         return
     labels = train.arrays["node_y" if config.task == "node_classification" else "graph_y"]
-    seen = torch.bincount(labels.flatten().to(torch.int64), minlength=config.classes)
+    seen = torch.bincount(labels, minlength=config.classes)
     if missing := (seen == 0).nonzero().flatten().tolist():
         raise DataCorrupt(f"{source}: no training label of class {', '.join(map(str, missing))}")

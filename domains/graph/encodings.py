@@ -138,13 +138,12 @@ def smallest_eigenpairs(
 
 def _laplacian(edges: NDArray[np.int64], size: int, undirected: bool) -> NDArray[np.float64]:
     """(size, size) D - A of one graph with (E, 2) edges."""
-    source, target = edges.T
-    proper = source != target
-    cells = source[proper] * size + target[proper]
+    # A loop adds as much to D as to A, and vanishes.
+    cells = edges[:, 0] * size + edges[:, 1]
     adjacency = np.bincount(cells, minlength=size * size).astype(np.float64).reshape(size, size)
     if not undirected:
         adjacency = ((adjacency + adjacency.T) > 0).astype(np.float64)
-    laplacian = np.diag(adjacency.sum(axis=1)) - adjacency
+    laplacian: NDArray[np.float64] = np.diag(adjacency.sum(axis=1)) - adjacency
     return laplacian
 
 

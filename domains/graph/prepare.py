@@ -6,13 +6,13 @@ Work goes in chunks of graphs, so that memory is bounded whatever the size of th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,7 +42,7 @@ SAID_AFTER_S = 10.0
 """Preparation that takes longer says how far it is, this often."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PreparedSet:
     """Splits ready for batches, with what is known of their origin.
 
@@ -107,14 +107,10 @@ def _prepared_under_lock(config: DatasetConfig, source: Source, folder: Path) ->
 
 
 def _key(config: DatasetConfig, source: Source) -> str:
-    """Digest of everything that decides what is prepared."""
-    asked = {
-        name: getattr(config, name)
-        for name in (
-            "name", "version", "task", "features", "train", "val", "test", "rwse_steps",
-            "lap_pairs", "generator_seed", "md5", "content",
-        )
-    }  # fmt: skip
+    """Digest of everything that decides what is prepared and what it is checked against."""
+    asked = dataclasses.asdict(config)
+    for irrelevant in ("metric", "origin", "source", "licence"):
+        del asked[irrelevant]
     stats = [(path.name, path.stat()) for path in source.files]
     files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     text = json.dumps([VERSION, asked, source.kind, source.made_with, files], sort_keys=True)

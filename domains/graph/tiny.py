@@ -14,16 +14,11 @@ from torch import Tensor
 
 from domains.common.seeds import derive
 from domains.graph import sbm
+from domains.graph.checks import check_graphs
 from domains.graph.config import DatasetConfig
 from domains.graph.encodings import is_undirected
 from domains.graph.molecules import ATOM_TYPES, BOND_TYPES
-from domains.graph.prepare import (
-    PreparedSet,
-    check_graphs,
-    content_digest,
-    encoded,
-    fingerprint,
-)
+from domains.graph.prepare import PreparedSet, content_digest, encoded, fingerprint
 from domains.graph.store import SPLITS, PackedGraphs, pack
 
 SMALL, MIDDLE, LARGE = (48, 16, 16), (16, 8, 8), (6, 3, 3)
@@ -131,8 +126,10 @@ def _zinc(rng: Rng, config: DatasetConfig) -> Arrays:
     }
 
 
-def _molecule(rng: Rng, nodes: int, straight: float, rings: int) -> tuple[Arrays, Tensor]:
-    """Atoms and bonds in OGB's code, and per atom whether it is of a common kind."""
+def _molecule(
+    rng: Rng, nodes: int, straight: float, rings: int
+) -> tuple[Arrays, NDArray[np.int64]]:
+    """Atoms and bonds in OGB's code, and the kind of every atom."""
     edges, in_ring = _skeleton(rng, nodes, straight, rings)
     x = rng.integers(ATOM_TYPES, size=(nodes, len(ATOM_TYPES)))
     x[:, 0] = rng.choice([5, 6, 7, 15], size=nodes)  # carbon, nitrogen, oxygen, sulphur

@@ -78,7 +78,10 @@ def flat(batch: Any) -> Any:
         return {key: flat(value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
         return [flat(value) for value in batch]
-    return batch if isinstance(batch, str | int | float | None) else flat(vars(batch))
+    if isinstance(batch, str | int | float | None):
+        return batch
+    # A batch of graphs keeps its tensors behind its attributes.
+    return flat(batch.to_dict() if hasattr(batch, "to_dict") else vars(batch))
 
 
 @pytest.mark.parametrize("domain", domains.names())
