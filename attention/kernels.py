@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .compiling import not_compiled
 from .normalize import widen
-from .recompute import RecomputedAttention, draw_kept, masked_softmax
+from .recompute import RecomputedAttention, draw_kept, masked_softmax, scaled
 from .variant import Call, Prepared
 
 STORED_SCORES_LIMIT = 2**18
@@ -109,7 +109,7 @@ def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     q, k, v, scale = wide
     mask = attention_mask(wide, call, causal=call.causal)
     with torch.autocast("cpu", enabled=False):
-        weights, hidden = masked_softmax((q * scale) @ k.mT, mask)
+        weights, hidden = masked_softmax(scaled(q, scale) @ k.mT, mask)
         if dropout > 0.0:
             weights = weights * draw_kept(weights.shape, dropout, dtype=weights.dtype)
         out = (weights @ v) * (1.0 / (1.0 - dropout))

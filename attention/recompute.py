@@ -135,7 +135,13 @@ def _weights(
     q: Tensor, k: Tensor, mask: Tensor | None, scale: float, batch: slice, rows: slice
 ) -> tuple[Tensor, Tensor | None]:
     """Attention weights of a block, and which of its rows see no key (their weights count not)."""
-    return masked_softmax((q * scale) @ k.mT, None if mask is None else _part(mask, batch, rows))
+    part = None if mask is None else _part(mask, batch, rows)
+    return masked_softmax(scaled(q, scale) @ k.mT, part)
+
+
+def scaled(q: Tensor, scale: float) -> Tensor:
+    """q * scale, or q itself where that is the same."""
+    return q if scale == 1.0 else q * scale
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -3,7 +3,7 @@
 The reference point repeats, operation for operation, what rampasek/GraphGPS at 2801570 does in its
 layers: edges gathered and scattered one call at a time, `nn.MultiheadAttention` on graphs padded
 to the largest of the batch. (torch_geometric's `scatter` stands in the place of torch_scatter's.)
-Encoders and read-outs are the same on both sides; they take a small part of a step.
+Encoders of positions and read-outs are the same on both sides; they take a small part of a step.
 """
 
 from __future__ import annotations
@@ -193,6 +193,8 @@ class _PlainModel(nn.Module):
     def __init__(self, net: Any, config: ModelConfig) -> None:
         super().__init__()
         self.nodes, self.edges, self.readout = net.nodes, net.edges, net.readout
+        for encoder in (self.nodes, self.edges):
+            encoder.features = _PlainEmbeddings(encoder.features.columns)
         self.layers = nn.ModuleList(_PlainLayer(config) for _ in range(config.layers))
 
     def forward(self, batch: Any) -> Tensor:
@@ -202,6 +204,17 @@ class _PlainModel(nn.Module):
             x, edge = layer(x, edge, batch.edge_index, batch.batch)
         out: Tensor = self.readout(x, sorted_membership(batch.batch, batch.ptr))
         return out
+
+
+class _PlainEmbeddings(nn.Module):
+    def __init__(self, columns: nn.ModuleList) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(N, F) integers to (N, width)."""
+        embedded = [embed(values[:, i]) for i, embed in enumerate(self.columns)]
+        return torch.stack(embedded).sum(0)
 
 
 class _PlainLayer(nn.Module):
