@@ -7,6 +7,7 @@ are the same for all. Each ends where it would have ended by itself, up to round
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -51,6 +52,8 @@ def train_together(
         )
     assert phase.max_epochs is not None, "phases of this domain count epochs"
     _keep_freed_memory()
+    # Of variants with parameters, whose normalisation is then done model by model: known.
+    warnings.filterwarnings("ignore", message="There is a performance drop")
     nets = [cast(ToyModule, module).net for module in modules]
     fit = _Fit([cast(ToyModule, module) for module in modules], data, phase.max_epochs)
     _, initial = fit.evaluate("train")
