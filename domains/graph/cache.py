@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -22,6 +20,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from domains.common import files
+from domains.common.files import sha256
 from domains.contract import DataUnavailable
 from domains.graph.store import PackedGraphs
 
@@ -35,13 +35,7 @@ LEFTOVER_AFTER_S = 24 * 3600
 
 def cache_dir() -> Path:
     """Folder of the graph domain in `CACHE_DIR`, where downloads and prepared sets go."""
-    return Path(os.environ.get("CACHE_DIR") or "data", "graph")
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return files.cache_dir() / "graph"
 
 
 class DamagedError(Exception):

@@ -10,6 +10,7 @@ Source of the definitions: rampasek/GraphGPS at 2801570, `graphgps/logger.py` an
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -22,22 +23,22 @@ from domains.graph.config import DatasetConfig
 from domains.graph.ranking import Ranks, contact_ranks
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """What all scores offer; `name` is the key of the primary value of :meth:`compute`."""
 
     name: str
 
+    @abstractmethod
     def update(self, output: Tensor, batch: Any) -> None:
         """Add the model's output for a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compute(self) -> dict[str, Tensor]:
         """Values since the last reset, by name without split."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reset(self) -> None:
         """Forget everything."""
-        raise NotImplementedError
 
 
 class MeanError(Score):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
 import re
 import shutil
-import socket
 import tempfile
-import threading
 import urllib.error
-import urllib.parse
 import urllib.request
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from domains.common.files import cache_dir, folders_named, reachable, sha256
 from domains.contract import DataCorrupt, DataKind, DataSource, DataUnavailable
 from domains.timeseries.config import DatasetConfig
 from domains.timeseries.ts_format import TsFile, read_ts
@@ -30,9 +28,6 @@ ARCHIVE_URL = "https://www.timeseriesclassification.com/aeon-toolkit/{name}.zip"
 """Where the archive offers a set: a zip with its `.ts` files."""
 
 SPLITS = ("TRAIN", "TEST")
-SEARCH_DEPTH = 5
-"""Folders between `DATA_DIR` and a set's own; deeper trees are not walked."""
-
 CACHE_FROM_BYTES = 32 * 2**20
 """Parsing takes about 1 s for 40 MB of text; smaller files are parsed anew every time."""
 
@@ -59,11 +54,6 @@ class LoadedSet:
     notes: tuple[str, ...]
 
 
-def cache_dir() -> Path:
-    """`CACHE_DIR`, where downloads and prepared data go."""
-    return Path(os.environ.get("CACHE_DIR") or "data")
-
-
 def locate(name: str) -> SetFiles | None:
     """Files of a set in `DATA_DIR`, `CACHE_DIR` or the installed sktime package, in this order.
 
@@ -75,29 +65,19 @@ def locate(name: str) -> SetFiles | None:
             f"dataset.name={name!r} is no name of a UEA set; take it as the archive spells it, "
             "for example JapaneseVowels"
         )
-    roots = [("CACHE_DIR", cache_dir()), ("sktime package", _sktime_data())]
-    if data := os.environ.get("DATA_DIR"):
-        roots.insert(0, ("DATA_DIR", Path(data)))
-    for origin, root in roots:
-        # Unlike Path.is_dir, this is False for a folder that may not be looked at.
-        if root is None or not os.path.isdir(root):
-            continue
-        for depth in range(SEARCH_DEPTH + 1):
-            for train in sorted(root.glob("*/" * depth + f"{name}/{name}_TRAIN.ts")):
-                test = train.with_name(f"{name}_TEST.ts")
-                if test.is_file():
-                    folder = train.parent.relative_to(root).as_posix()
-                    source = f"{origin}: {folder}/{name}_{{TRAIN,TEST}}.ts"
-                    return SetFiles(train, test, source)
+    for where, folder in (*folders_named(name), *_sktime_folder(name)):
+        train, test = (folder / f"{name}_{split}.ts" for split in SPLITS)
+        if train.is_file() and test.is_file():
+            return SetFiles(train, test, f"{where}/{name}_{{TRAIN,TEST}}.ts")
     return None
 
 
-def _sktime_data() -> Path | None:
-    """Data folder of sktime, found without the seconds that importing it takes."""
+def _sktime_folder(name: str) -> Iterator[tuple[str, Path]]:
+    """A set's folder in sktime, found without the seconds that importing it takes."""
     spec = importlib.util.find_spec("sktime")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(spec.submodule_search_locations[0], "datasets", "data")
+    if spec is not None and spec.submodule_search_locations:
+        data = Path(spec.submodule_search_locations[0], "datasets", "data")
+        yield f"sktime package: {name}", data / name
 
 
 def require(config: DatasetConfig) -> DataSource:
@@ -108,7 +88,7 @@ def require(config: DatasetConfig) -> DataSource:
     """
     files = locate(config.name)
     if files is None:
-        if not _reachable(timeout=0.7):
+        if not reachable(ARCHIVE_URL):
             raise DataUnavailable(_how_to_supply(config.name, "the archive does not answer"))
         return DataSource(None, f"to be fetched from {ARCHIVE_URL.format(name=config.name)}")
     if not config.sha256:
@@ -118,24 +98,6 @@ def require(config: DatasetConfig) -> DataSource:
         for split, path in zip(SPLITS, (files.train, files.test), strict=True)
     )
     return DataSource("real" if same else "sample", files.source)
-
-
-def _reachable(timeout: float) -> bool:
-    """Whether the archive's server accepts a connection; bounded even where name look-up hangs."""
-    answered = threading.Event()
-
-    def connect() -> None:
-        host = urllib.parse.urlsplit(ARCHIVE_URL).hostname
-        try:
-            socket.create_connection((host or "", 443), timeout=timeout).close()
-        except OSError:
-            return
-        answered.set()
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return answered.is_set()
 
 
 def _how_to_supply(name: str, reason: str) -> str:
@@ -196,12 +158,6 @@ def fetch(config: DatasetConfig) -> SetFiles:
     if files is None:
         raise DataCorrupt(f"{target} exists but does not hold the two files; remove it")
     return files
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load(config: DatasetConfig) -> LoadedSet:

@@ -40,7 +40,7 @@ def test_missing_data_are_code_3_and_the_rest_is_run(
     monkeypatch.delenv("DATA_DIR", raising=False)
     code = cli.main(["plan", "dataset=Heartbeat", "attention=standard", "seed=0"])
     assert code == 0, "planning needs no data"
-    monkeypatch.setattr("domains.timeseries.sources._reachable", lambda timeout: False)
+    monkeypatch.setattr("domains.timeseries.sources.reachable", lambda url: False)
     assert cli.main(["run", "dataset=Heartbeat", "attention=standard", "seed=0"]) == 3
     assert "Heartbeat_TRAIN.ts" in capsys.readouterr().out
 
@@ -99,7 +99,7 @@ def test_a_diverged_run_is_code_1_and_the_others_go_on(capsys: pytest.CaptureFix
 def test_inspect_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("domains.timeseries.sources._reachable", lambda timeout: False)
+    monkeypatch.setattr("domains.timeseries.sources.reachable", lambda url: False)
     arguments = ["inspect", "dataset=Heartbeat", "attention=quest", "protocol=tslib", "--json"]
     assert cli.main(arguments) == 0
     found = json.loads(capsys.readouterr().out)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from domains.common.files import sha256
 from domains.contract import DataCorrupt, DataUnavailable
 from domains.timeseries import sources
 from domains.timeseries.config import DatasetConfig
@@ -100,7 +101,7 @@ def test_files_of_data_dir_are_the_published_ones(name):
 
 def test_file_that_differs_from_its_checksum_is_a_sample(data_dir):
     folder = write_set(data_dir / "Made")
-    pinned = {s: sources.sha256(folder / f"Made_{s}.ts") for s in ("TRAIN", "TEST")}
+    pinned = {s: sha256(folder / f"Made_{s}.ts") for s in ("TRAIN", "TEST")}
     assert sources.load(made_config(sha256=pinned)).kind == "real"
     (folder / "Made_TEST.ts").write_text(FILE.format(last=0))
     loaded = sources.load(made_config(sha256=pinned))
@@ -144,7 +145,7 @@ def test_unanswered_name_look_up_does_not_hang(data_dir, monkeypatch):
 def test_download_is_verified_and_moved_into_place(data_dir, tmp_path, monkeypatch):
     origin = write_set(tmp_path / "origin")
     monkeypatch.setattr(sources, "ARCHIVE_URL", zip_of(origin, tmp_path / "Made.zip"))
-    pinned = {s: sources.sha256(origin / f"Made_{s}.ts") for s in ("TRAIN", "TEST")}
+    pinned = {s: sha256(origin / f"Made_{s}.ts") for s in ("TRAIN", "TEST")}
     assert sources.load(made_config(sha256=pinned)).kind == "real"
     cache = tmp_path / "cache" / "timeseries"
     assert sorted(path.name for path in cache.iterdir()) == ["Made"]
