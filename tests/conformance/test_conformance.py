@@ -18,6 +18,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("elliptical", {"causal": True}),
     ("elliptical", {"scaling": "mean"}),
     ("elliptical_quest", {"scaling": "mean", "causal": True}),
+    ("logn", {"train_length": 4}),
 ]
 IDS = [name + "".join(f"-{k}={v}" for k, v in options.items()) for name, options in CASES]
 
