@@ -132,9 +132,10 @@ class AttentionCore(nn.Module):
         state: LayerState | None = None,
     ) -> Tensor:
         """(B, H, Nq, Nk) attention weights without dropout; zero rows where no key is seen."""
-        return kernels.probabilities_of(
-            self.logits(q, k, v, key_padding_mask=key_padding_mask, bias=bias, state=state)
-        )
+        copy = None if state is None else state.copy()
+        call = self._call(q, k, v, key_padding_mask, bias, copy, None)
+        prepared = self.variant.prepare(q, k, v, call)
+        return kernels.weights_of(prepared, kernels.masked_logits(prepared, call))
 
     def extra_repr(self) -> str:
         return f"variant={self.name!r}, dropout={self.dropout}, {self.context}"

@@ -13,6 +13,7 @@ from torch.nn import functional
 from .compiling import not_compiled
 from .normalize import widen
 from .recompute import RecomputedAttention, draw_kept, masked_softmax
+from .sinks import attend_with_sink, tensor_of, with_sink_as_key
 from .variant import Call, Prepared
 
 STORED_SCORES_LIMIT = 2**18
@@ -25,18 +26,20 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
     """softmax(scale q k^T + bias, over the visible keys) v, without storing scores.
 
     Args:
-        prepared: q (B, H, Nq, D), k (B, H, Nk, D), v (B, H, Nk, Dv), scale.
+        prepared: queries, keys, values and what else the variant says.
         call: padding mask, bias and causality.
         dropout: probability of dropping an attention weight; 0 outside training.
 
     Returns:
         (B, H, Nq, Dv).
     """
-    q, k, v, scale = prepared
+    q, k, v, scale, sink = prepared
+    if sink is not None and not _knows_sinks(prepared):
+        return attend(*with_sink_as_key(prepared, call), dropout)
     if _fused_kernel_fits(prepared, call, dropout):
-        # Kernels take the causal order as a flag, without a mask, or everything in one mask.
-        by_flag = call.causal and q.shape[-2] == k.shape[-2] and not _has_mask(call)
-        mask = attention_mask(prepared, call, causal=call.causal and not by_flag)
+        mask, by_flag = _mask_and_flag(prepared, call)
+        if sink is not None:
+            return attend_with_sink(prepared, mask, by_flag)
         return functional.scaled_dot_product_attention(
             q, k, v, mask, dropout_p=dropout, is_causal=by_flag, scale=scale
         )
@@ -48,8 +51,17 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
 
 def masked_logits(prepared: Prepared, call: Call) -> Tensor:
     """(B, H, Nq, Nk) logits with bias; -inf where a query does not see a key."""
-    q, k, _, scale = prepared
-    return add_mask(q @ k.mT * scale, attention_mask(prepared, call, causal=call.causal))
+    scores = prepared.q @ prepared.k.mT * prepared.scale
+    return add_mask(scores, attention_mask(prepared, call, causal=call.causal))
+
+
+def weights_of(prepared: Prepared, logits: Tensor) -> Tensor:
+    """Attention weights of logits (..., Nk) with the masks in them; zeros where all are -inf."""
+    if prepared.sink is None:
+        return probabilities_of(logits)
+    column = tensor_of(prepared.sink, logits.device).to(logits.dtype)
+    column = column.expand(*logits.shape[:-1], 1)
+    return probabilities_of(torch.cat([column, logits], -1))[..., 1:]
 
 
 def probabilities_of(logits: Tensor) -> Tensor:
@@ -91,8 +103,28 @@ def attention_mask(
     return bias if visible is None else torch.where(visible, bias, -torch.inf)
 
 
-def _has_mask(call: Call) -> bool:
-    return call.key_padding_mask is not None or call.bias is not None
+def _mask_and_flag(prepared: Prepared, call: Call) -> tuple[Tensor | None, bool]:
+    """Masks for a fused kernel, and its flag of causality.
+
+    Kernels take the causal order as the flag, without a mask, or everything in one mask.
+    """
+    masked = call.key_padding_mask is not None or call.bias is not None
+    by_flag = call.causal and prepared.q.shape[-2] == prepared.k.shape[-2] and not masked
+    return attention_mask(prepared, call, causal=call.causal and not by_flag), by_flag
+
+
+def _knows_sinks(prepared: Prepared) -> bool:
+    """Whether the paths of a CPU can be called with a sink, by its fused kernel itself.
+
+    That kernel does not check its input, and in functional transforms it runs sample by sample.
+    """
+    tensors = prepared.q, prepared.k, prepared.v
+    return (
+        prepared.q.device.type == "cpu"
+        and len({tensor.dtype for tensor in tensors}) == 1
+        and all(tensor.stride(-1) == 1 and tensor.numel() > 0 for tensor in tensors)
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
@@ -106,10 +138,12 @@ def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
 def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     """Plain operations: a fifth faster than PyTorch's own path, whose random numbers are slow."""
     wide = _widened(prepared)
-    q, k, v, scale = wide
+    q, k, v, scale, sink = wide
+    if sink is not None:
+        sink = tensor_of(sink, q.device)
     mask = attention_mask(wide, call, causal=call.causal)
     with torch.autocast("cpu", enabled=False):
-        weights, hidden = masked_softmax((q * scale) @ k.mT, mask)
+        weights, _, hidden = masked_softmax((q * scale) @ k.mT, mask, sink)
         if dropout > 0.0:
             weights = weights * draw_kept(weights.shape, dropout)
         out = (weights @ v) * (1.0 / (1.0 - dropout))
@@ -119,20 +153,22 @@ def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
 
 def _widened(prepared: Prepared) -> Prepared:
     """Half precision as float32: float16 holds no number below all the logits that it can hold."""
-    q, k, v, scale = prepared
-    return Prepared(widen(q), widen(k), widen(v), scale)
+    q, k, v = map(widen, prepared[:3])
+    return prepared._replace(q=q, k=k, v=v)
 
 
 @not_compiled
 def _attend_recomputing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     dtype = prepared.q.dtype
-    wide = _widened(prepared)
+    q, k, v, scale, sink = wide = _widened(prepared)
+    if sink is not None:
+        sink = tensor_of(sink, q.device)
     mask = attention_mask(wide, call, causal=call.causal)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())]
     seed = int(torch.randint(2**62, (), device="cpu")) if dropout > 0.0 else 0
     out: Tensor = RecomputedAttention.apply(  # type: ignore[no-untyped-call]
-        wide.q, wide.k, wide.v, mask, wide.scale, dropout, seed
+        q, k, v, mask, sink, scale, dropout, seed
     )
     return out.to(dtype)
 

@@ -20,13 +20,15 @@ class RecomputedAttention(torch.autograd.Function):
     """dropout(softmax(scale q k^T + mask)) v, zeros for a query that sees no key.
 
     The dropout mask M (0 or 1) is drawn again in the backward pass from the seed. With P the
-    weights and s = 1 / (1 - dropout):
+    weights, p those of the sink, and s = 1 / (1 - dropout):
 
         O = s (P M) V              dV = s (P M)^T dO
         dS = P (s M (dO V^T) - rowsum(dO O))     dQ = scale dS K     dK = scale dS^T Q
+        dsink = -sum(p rowsum(dO O))
 
     Arguments: q (B, H, Nq, D), k (B, H, Nk, D), v (B, H, Nk, Dv); mask of four axes, each of full
-    length or one, bool (True = visible) or float to be added, or None; scale; dropout; seed.
+    length or one, bool (True = visible) or float to be added, or None; sink, broadcastable to
+    (H, 1, 1), or None; scale; dropout; seed.
     """
 
     @staticmethod
@@ -35,6 +37,7 @@ class RecomputedAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         mask: Tensor | None,
+        sink: Tensor | None,
         scale: float,
         dropout: float,
         seed: int,
@@ -44,33 +47,40 @@ class RecomputedAttention(torch.autograd.Function):
         out = v.new_empty(batch_size, nq, heads, v.shape[-1]).transpose(1, 2)
         with torch.autocast("cpu", enabled=False):
             for batch, rows in _blocks(q, k):
-                weights, hidden = _weights(q[batch, :, rows], k[batch], mask, scale, batch, rows)
+                part = None if mask is None else _part(mask, batch, rows)
+                scores = (q[batch, :, rows] * scale) @ k[batch].mT
+                weights, _, hidden = masked_softmax(scores, part, sink)
                 if dropout:
                     weights.mul_(draw_kept(weights.shape, dropout, generator))
-                part = (weights @ v[batch]).mul_(1.0 / (1.0 - dropout))
-                out[batch, :, rows] = part if hidden is None else part.masked_fill_(hidden, 0.0)
+                block = (weights @ v[batch]).mul_(1.0 / (1.0 - dropout))
+                out[batch, :, rows] = block if hidden is None else block.masked_fill_(hidden, 0.0)
         return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        q, k, v, mask, *ctx.numbers = inputs
-        ctx.save_for_backward(q, k, v, mask, output)
+        q, k, v, mask, sink, *ctx.numbers = inputs
+        ctx.save_for_backward(q, k, v, mask, sink, output)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, mask, out = ctx.saved_tensors
+        q, k, v, mask, sink, out = ctx.saved_tensors
         scale, dropout, seed = ctx.numbers
         generator = torch.Generator().manual_seed(seed)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         grad_mask = torch.zeros_like(mask) if ctx.needs_input_grad[3] else None
+        grad_sink = torch.zeros_like(sink) if ctx.needs_input_grad[4] else None
         with torch.autocast("cpu", enabled=False):
             for batch, rows in _blocks(q, k):
-                weights, hidden = _weights(q[batch, :, rows], k[batch], mask, scale, batch, rows)
+                part = None if mask is None else _part(mask, batch, rows)
+                scores = (q[batch, :, rows] * scale) @ k[batch].mT
+                weights, of_sink, hidden = masked_softmax(scores, part, sink)
                 grad_out = grad[batch, :, rows]
                 if hidden is not None:
                     grad_out = grad_out.masked_fill(hidden, 0.0)
                 along = (grad_out * out[batch, :, rows]).sum(-1, keepdim=True)
+                if grad_sink is not None and of_sink is not None:
+                    grad_sink -= (of_sink * along).sum_to_size(grad_sink.shape)
                 grad_out = grad_out * (1.0 / (1.0 - dropout))
                 grad_weights = grad_out @ v[batch].mT
                 dropped = weights
@@ -85,7 +95,7 @@ class RecomputedAttention(torch.autograd.Function):
                 if grad_mask is not None:
                     shared = _part(grad_mask, batch, rows)
                     shared += grad_scores.sum_to_size(shared.shape)
-        return grad_q, grad_k, grad_v, grad_mask, None, None, None
+        return grad_q, grad_k, grad_v, grad_mask, grad_sink, None, None, None
 
 
 def draw_kept(
@@ -123,28 +133,28 @@ def _part(mask: Tensor, batch: slice, rows: slice) -> Tensor:
     ]
 
 
-def _weights(
-    q: Tensor, k: Tensor, mask: Tensor | None, scale: float, batch: slice, rows: slice
-) -> tuple[Tensor, Tensor | None]:
-    """Attention weights of a block, and which of its rows see no key (their weights count not)."""
-    return masked_softmax((q * scale) @ k.mT, None if mask is None else _part(mask, batch, rows))
-
-
-def masked_softmax(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def masked_softmax(
+    scores: Tensor, mask: Tensor | None, sink: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Softmax of scores (B, H, Nq, Nk), which are overwritten, under a mask.
 
     Returns:
-        Weights, and which rows see no key, broadcastable to (B, H, Nq, 1): the weights of those
-        are without meaning but finite. None where there is no mask.
+        Weights; the weight of the sink, (B, H, Nq, 1); and which rows see no key, broadcastable
+        to (B, H, Nq, 1): the weights of those are without meaning but finite. None where there is
+        no sink or no mask.
     """
-    if mask is None:
-        return scores.softmax(-1), None
-    # A large finite number instead of -inf keeps rows without a visible key free of NaN.
-    lowest = torch.finfo(scores.dtype).min / 4
-    if mask.dtype == torch.bool:
-        hidden = ~mask.any(-1, keepdim=True)
-        scores.masked_fill_(~mask, lowest)
-    else:
-        hidden = (mask == -torch.inf).all(-1, keepdim=True)
-        scores.add_(mask.clamp_min(lowest))
-    return scores.softmax(-1), hidden
+    hidden = None
+    if mask is not None:
+        # A large finite number instead of -inf keeps rows without a visible key free of NaN.
+        lowest = torch.finfo(scores.dtype).min / 4
+        if mask.dtype == torch.bool:
+            hidden = ~mask.any(-1, keepdim=True)
+            scores.masked_fill_(~mask, lowest)
+        else:
+            hidden = (mask == -torch.inf).all(-1, keepdim=True)
+            scores.add_(mask.clamp_min(lowest))
+    if sink is None:
+        return scores.softmax(-1), None, hidden
+    column = sink.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    weights = torch.cat([scores, column], -1).softmax(-1)
+    return weights[..., :-1], weights[..., -1:], hidden

@@ -11,6 +11,9 @@ from .normalize import widen
 from .recompute import BLOCK_SCORES
 from .variant import Call, Prepared
 
+TINY = 1e-30
+"""Lower bound of the sum of a row of weights, where entropy scales it to one."""
+
 Reading = dict[str, list[float]]
 """Statistics of a layer by name, an entry a head."""
 
@@ -91,7 +94,10 @@ class Recorder:
             real = peaks > -torch.inf
             if call.query_padding_mask is not None:
                 real = real & call.query_padding_mask[:, None, part]
-            entropy = torch.special.entr(kernels.probabilities_of(logits)).sum(-1)
+            weights = kernels.weights_of(prepared, logits)
+            if prepared.sink is not None:
+                weights = weights / weights.sum(-1, keepdim=True).clamp_min(TINY)
+            entropy = torch.special.entr(weights).sum(-1)
             self._add_maximum("max_logit", peaks, real)
             self._add_mean("entropy", entropy, real)
 

@@ -147,12 +147,22 @@ class Call:
 
 
 class Prepared(NamedTuple):
-    """Input of one fused call: softmax(scale q k^T + masks) v."""
+    """Input of one fused call: softmax(scale q k^T + masks) v.
+
+    Args:
+        q: (B, H, Nq, D).
+        k: (B, H, Nk, D).
+        v: (B, H, Nk, Dv).
+        scale: factor of the scores.
+        sink: logit of one more key that every query sees and whose value is zero: a number, or
+            a tensor (H, 1, 1). None = there is no such key.
+    """
 
     q: Tensor
     k: Tensor
     v: Tensor
     scale: float
+    sink: Tensor | float | None = None
 
 
 class Variant(nn.Module, ABC):
@@ -169,6 +179,9 @@ class Variant(nn.Module, ABC):
     """
 
     capabilities: ClassVar[frozenset[str]] = ALL_CAPABILITIES
+
+    averages_values: ClassVar[bool] = True
+    """Whether the output is the values averaged: weights that sum to one, and nothing else."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__()

@@ -102,7 +102,9 @@ def any_length_works(name: str, options: Options) -> None:
     """One token attends to itself; odd lengths, one head, and wide heads give finite numbers."""
     layer = MultiHeadAttention(DIM, HEADS, variant=name, options=options).double()
     x = tokens(length=1)
-    assert_values(layer(x), layer.out_proj(layer.v_proj(x)), "one token")
+    if layer.core.variant.averages_values:
+        assert_values(layer(x), layer.out_proj(layer.v_proj(x)), "one token")
+    assert layer(x).isfinite().all()
     for heads, head_dim, length in ((1, 12, 13), (3, 5, 31), (2, 1, 2)):
         layer = MultiHeadAttention(DIM, heads, head_dim=head_dim, variant=name, options=options)
         x = tokens(length=length).float().requires_grad_()

@@ -27,6 +27,7 @@ from tests.conformance.models import (
     DIM,
     HEADS,
     TOKENS,
+    Seen,
     gradients,
     honours,
     padding,
@@ -91,16 +92,23 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
 
 @check
 def explicit_probabilities_equal_the_fused_path(name: str, options: Options) -> None:
+    """Weights and logits, asked for in words, give the output."""
     model = stack(name, options)
     state, state_2 = LayerState(), LayerState()
     x = tokens()
     for layer in model.layers:
+        seen = Seen(layer.core)
         weights = layer.probabilities(x, state=state)
-        assert_values(weights.sum(-1), torch.ones(BATCH, HEADS, TOKENS).double())
-        assert_values(layer.logits(x, state=state).softmax(-1), weights)
-        v = layer.v_proj(x).view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
-        out = layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
-        assert_values(out, layer(x, state=state))
+        logits = layer.logits(x, state=state)
+        assert weights.shape == (BATCH, HEADS, TOKENS, TOKENS)
+        with seen:
+            out = layer(x, state=state)
+        assert_values(seen.out, seen.explicit(weights))
+        if layer.core.variant.averages_values:
+            assert_values(weights.sum(-1), torch.ones(BATCH, HEADS, TOKENS).double())
+            assert_values(logits.softmax(-1), weights)
+            v = layer.v_proj(x).view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+            assert_values(out, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
         x = x + layer(x, state=state_2)
 
 
@@ -156,6 +164,7 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
     """With the mask written out, both CPU paths give the explicit result and its gradients."""
     core = AttentionCore(HEADS, 4, variant=name, options=options, dropout=0.4).double()
     q, k, v = (_heads(seed) for seed in (1, 2, 3))
+    prepared = core.variant.prepare(q, k, v, Call())
     shape = torch.Size((BATCH, HEADS, TOKENS, TOKENS))
     for limit in (2**18, 0):
         with pytest.MonkeyPatch.context() as patch:
@@ -176,7 +185,7 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
                     part = kept[example : example + 1, :, row : row + 2]
                     part[:] = recompute.draw_kept(part.shape, 0.4, generator)
         assert 0.5 < kept.double().mean() < 0.7
-        expected = (core.probabilities(q, k, v) * kept / 0.6) @ v
+        expected = (core.probabilities(q, k, v) * kept / 0.6) @ prepared.v
         assert_values(out, expected, limit)
         for grad, wanted in zip(grads, gradients(core, expected, q, k, v), strict=True):
             assert_gradients(grad, wanted, limit)
@@ -247,6 +256,7 @@ def telemetry_equals_brute_force(name: str, options: Options) -> None:
             for head in range(HEADS):
                 logits = truth["logits"][:, head][looked_at]
                 weights = truth["weights"][:, head][looked_at]
+                weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
                 wanted = {
                     "max_logit": logits.max(),
                     "entropy": -torch.xlogy(weights, weights).sum(-1).mean(),

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention import LayerState, MultiHeadAttention, UnsupportedError, registry
+from attention import (
+    AttentionCore,
+    Call,
+    LayerState,
+    MultiHeadAttention,
+    UnsupportedError,
+    registry,
+)
 
 DIM, HEADS, BATCH, TOKENS = 12, 3, 3, 7
 
@@ -52,6 +59,35 @@ def stack(
         for parameter in own_parameters(model):
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+class Seen:
+    """What goes into a core, and what comes out of it, in the forward pass inside the context."""
+
+    def __init__(self, core: AttentionCore) -> None:
+        self._core = core
+
+    def __enter__(self) -> Seen:
+        self._hooks = [
+            self._core.register_forward_pre_hook(self._before, with_kwargs=True),
+            self._core.register_forward_hook(self._after, with_kwargs=True),
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, core: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        self.q, self.k, self.v = args
+        self.call = Call(state=kwargs["state"].copy())
+
+    def _after(self, core: nn.Module, args: Any, kwargs: Any, out: Tensor) -> None:
+        self.out = out
+
+    def explicit(self, weights: Tensor) -> Tensor:
+        """The output (B, H, Nq, D) from attention weights."""
+        return weights @ self._core.variant.prepare(self.q, self.k, self.v, self.call).v
 
 
 def own_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
