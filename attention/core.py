@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels, registry
-from .variant import Call, Context, LayerState
+from .variant import NEEDS_INPUT, Call, Context, LayerState
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -27,7 +27,7 @@ class AttentionCore(nn.Module):
         variant: name of the variant, see `registry.names()`.
         options: options of the variant, see `registry.config_of(name)`.
         dropout: probability of dropping an attention weight in training.
-        causal, cross, layer, num_layers, layer_state, requests: see :class:`Context`.
+        causal, cross, layer, num_layers, layer_state, requests, dim: see :class:`Context`.
 
     Raises:
         UnsupportedError: the variant cannot honour what is asked for.
@@ -50,6 +50,7 @@ class AttentionCore(nn.Module):
         num_layers: int = 1,
         layer_state: bool = False,
         requests: Collection[str] | None = None,
+        dim: int | None = None,
     ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
@@ -63,6 +64,7 @@ class AttentionCore(nn.Module):
             cross=cross,
             layer_state=layer_state,
             requests=None if requests is None else frozenset(requests),
+            dim=dim,
         )
         self.name = variant
         self.dropout = dropout
@@ -79,6 +81,7 @@ class AttentionCore(nn.Module):
         bias: Tensor | None = None,
         state: LayerState | None = None,
         query_padding_mask: Tensor | None = None,
+        x: Tensor | None = None,
     ) -> Tensor:
         """Attention of each head.
 
@@ -89,6 +92,8 @@ class AttentionCore(nn.Module):
             state: the state of this forward pass, if the model declared `layer_state`.
             query_padding_mask: (B, Nq) bool; only keeps padded rows out of the telemetry. In
                 self-attention it follows from `key_padding_mask`.
+            x: (B, Nq, dim) tokens that q was projected from, if the model declared `dim`. Only
+                variants that declare `"needs_input"` look at them.
 
         Returns:
             (B, H, Nq, D); zeros for a query that sees no key.
@@ -97,11 +102,12 @@ class AttentionCore(nn.Module):
             ValueError: a shape is wrong, or something was not declared when the core was built.
         """
         call = self._call(q, k, v, key_padding_mask, bias, state, query_padding_mask)
+        call.x = self._checked_input(x, q)
         prepared = self.variant.prepare(q, k, v, call)
         out = kernels.attend(prepared, call, self.dropout if self.training else 0.0)
         if self.telemetry is not None:
             self.telemetry.record(q, k, prepared, call)
-        return out
+        return self.variant.finish(out, call)
 
     def logits(
         self,
@@ -184,6 +190,21 @@ class AttentionCore(nn.Module):
         elif key_padding_mask is not None and not context.cross and nq <= nk:
             query_padding_mask = key_padding_mask[:, nk - nq :]
         return Call(key_padding_mask, bias, context.causal, state, query_padding_mask)
+
+    def _checked_input(self, x: Tensor | None, q: Tensor) -> Tensor | None:
+        dim = self.context.dim
+        if x is None:
+            if NEEDS_INPUT in self.variant.capabilities:
+                raise ValueError(
+                    f"x: attention={self.name!r} looks at the tokens of the queries; pass them"
+                )
+            return None
+        if dim is None:
+            raise ValueError("x: declare the width of the tokens, dim, where the layer is built")
+        expected = (q.shape[0], q.shape[2], dim)
+        if x.shape != expected:
+            raise ValueError(f"x has shape {tuple(x.shape)}, expected {expected}")
+        return x
 
     def check_declared(self, argument: str, *requests: str) -> None:
         """Refuse an argument unless one of `requests` was announced and can be honoured."""

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from .core import AttentionCore
 from .packing import Packing, packing_of
-from .variant import LayerState
+from .variant import NEEDS_INPUT, LayerState
 
 PROJECTIONS = ("separate", "fused")
 INITS = ("linear", "xavier")
@@ -115,6 +115,7 @@ class MultiHeadAttention(nn.Module):
             num_layers=num_layers,
             layer_state=layer_state,
             requests=requests,
+            dim=dim,
         )
 
     def forward(
@@ -157,6 +158,7 @@ class MultiHeadAttention(nn.Module):
             bias=bias,
             state=state,
             query_padding_mask=given.query_padding_mask,
+            x=given.x,
         )
         out = out.transpose(1, 2).flatten(2)
         if given.packing is not None:
@@ -269,7 +271,10 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask = key_packing.mask()
             query_padding_mask = packing.mask() if cross else key_padding_mask
         q, k, v = (self._split(t) for t in (q, k, v))
-        return _Projected(q, k, v, key_padding_mask, query_padding_mask, packing)
+        looked_at = None
+        if NEEDS_INPUT in self.core.variant.capabilities:
+            looked_at = x if packing is None else packing.pad(x)
+        return _Projected(q, k, v, key_padding_mask, query_padding_mask, packing, looked_at)
 
     def _qkv(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Three products also where the weight is one.
@@ -299,6 +304,7 @@ class _Projected(NamedTuple):
     key_padding_mask: Tensor | None
     query_padding_mask: Tensor | None
     packing: Packing | None
+    x: Tensor | None
 
 
 def _linear(width_in: int, width_out: int, bias: bool, init: str) -> nn.Linear:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from . import variants
-from .variant import NEEDS_STATE, Context, UnsupportedError, Variant
+from .variant import NEEDS_INPUT, NEEDS_STATE, Context, UnsupportedError, Variant
 
 _TABLE_ORDER = (
     "standard",
@@ -113,7 +113,7 @@ def entry(name: str) -> Entry:
         ValueError: unknown variant.
     """
     found = _lookup(name)
-    example = build(name, Context(heads=2, head_dim=4))
+    example = build(name, Context(heads=2, head_dim=4, dim=8))
     learned = tuple(parameter for parameter, _ in example.named_parameters())
     return Entry(name, *found, found.variant.capabilities, learned)
 
@@ -224,4 +224,9 @@ def _refuse_unsupported(name: str, variant: type[Variant], context: Context) -> 
             f"attention={name!r} needs the values of the layer before, but this model does not "
             "hand them on; build the layers with layer_state=True and pass one LayerState() "
             "through each forward pass"
+        )
+    if NEEDS_INPUT in variant.capabilities and context.dim is None:
+        raise UnsupportedError(
+            f"attention={name!r} needs the tokens that the queries are projected from; use "
+            "MultiHeadAttention, or build the core with dim and pass x to it"
         )

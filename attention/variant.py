@@ -21,6 +21,9 @@ ALL_CAPABILITIES = REQUESTS | {"causal", "cross"}
 NEEDS_STATE = "needs_state"
 """Declared beside the capabilities by variants that look at the layer before."""
 
+NEEDS_INPUT = "needs_input"
+"""Declared beside the capabilities by variants that look at the tokens of the queries."""
+
 
 class UnsupportedError(ValueError):
     """The variant cannot do what the model asks for. Raised when the model is built."""
@@ -41,6 +44,8 @@ class Context:
         layer_state: the model hands one :class:`LayerState` a forward pass through its layers.
         requests: what the model will pass to `forward`, a subset of :data:`REQUESTS`; `None`
             when it does not say.
+        dim: width of the tokens that the queries are projected from, where `forward` is given
+            them; None where it is not.
 
     Raises:
         ValueError: a count is below one, the layer is outside the model, or a request is unknown.
@@ -54,11 +59,13 @@ class Context:
     cross: bool = False
     layer_state: bool = False
     requests: frozenset[str] | None = None
+    dim: int | None = None
 
     def __post_init__(self) -> None:
-        for field in ("heads", "head_dim", "num_layers"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
+        for field in ("heads", "head_dim", "num_layers", "dim"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}={value}: must be at least 1")
         if not 0 <= self.layer < self.num_layers:
             raise ValueError(
                 f"layer={self.layer} is outside a model of num_layers={self.num_layers}; "
@@ -137,6 +144,7 @@ class Call:
         state: what the layer before left, see :class:`LayerState`.
         query_padding_mask: (B, Nq) bool, True = real token, as far as known. Never changes an
             output: telemetry leaves the padded rows out.
+        x: (B, Nq, dim) tokens that the queries were projected from, see :class:`Context`.
     """
 
     key_padding_mask: Tensor | None = None
@@ -144,6 +152,7 @@ class Call:
     causal: bool = False
     state: LayerState | None = None
     query_padding_mask: Tensor | None = None
+    x: Tensor | None = None
 
 
 class Prepared(NamedTuple):
@@ -170,7 +179,7 @@ class Variant(nn.Module, ABC):
 
     A subclass lives in its own file of `variants/`, registers itself, and declares in
     `capabilities` what it can honour: `"causal"`, `"padding"`, `"bias"`, `"packed"`, `"cross"`,
-    and `"needs_state"` if it looks at the layer before. What it cannot honour for a special
+    and what it needs: `"needs_state"`, `"needs_input"`. What it cannot honour for a special
     combination of options and context it refuses in `__init__` with :class:`UnsupportedError`.
 
     Args:
@@ -197,6 +206,10 @@ class Variant(nn.Module, ABC):
             call: masks and state. The kernel applies the masks; a variant needs them only where
                 it computes something over tokens.
         """
+
+    def finish(self, out: Tensor, call: Call) -> Tensor:
+        """What leaves the layer, from the output (B, H, Nq, D) of the kernel."""
+        return out
 
     @abstractmethod
     def reference(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

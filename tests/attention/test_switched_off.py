@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import AttentionCore
+from attention import AttentionCore, MultiHeadAttention
 from tests.attention.pairs import B, D, H, N, assert_equal, core, heads
+from tests.conformance.models import Seen
 
 
 def test_mup_of_width_one() -> None:
@@ -63,6 +64,27 @@ def test_scales_that_count_keys_count_visible_ones() -> None:
         expected = core("standard", causal=True).logits(q, k, v, key_padding_mask=real)
         found = layer.logits(q, k, v, key_padding_mask=real)
         torch.testing.assert_close(found, _scaled(expected, factor(counts)))
+
+
+def test_wide_open_gates() -> None:
+    """The last entry of every token is 1 and opens the gates."""
+    layers = [
+        MultiHeadAttention(D, 2, variant=name, head_dim=D).double()
+        for name in ("gated", "standard")
+    ]
+    layers[1].load_state_dict(layers[0].state_dict(), strict=False)
+    gate = layers[0].core.variant.gate.data.zero_()
+    gate[..., -1] = 50.0
+    x = torch.randn(B, N, D).double()
+    x[..., -1] = 1.0
+    x.requires_grad_()
+    assert_equal(layers[0](x), layers[1](x), x)
+    gate[..., -1] = 0.0
+    heads = [Seen(layer.core) for layer in layers]
+    with heads[0], heads[1]:
+        for layer in layers:
+            layer(x)
+    torch.testing.assert_close(heads[0].out, heads[1].out / 2)
 
 
 def _scaled(logits: Tensor, factor: Tensor) -> Tensor:

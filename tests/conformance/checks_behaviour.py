@@ -251,12 +251,13 @@ def parameters_are_tagged(name: str, options: Options) -> None:
 @check
 def nothing_undeclared_is_taken(name: str, options: Options) -> None:
     """What was not announced raises; a wrong shape names the argument."""
-    core = AttentionCore(HEADS, 4, variant=name, options=options, requests=())
-    q = torch.randn(BATCH, HEADS, TOKENS, 4)
+    core = AttentionCore(HEADS, 4, variant=name, options=options, requests=(), dim=DIM)
+    q, x = torch.randn(BATCH, HEADS, TOKENS, 4), torch.randn(BATCH, TOKENS, DIM)
     for argument in (
         {"key_padding_mask": padding()},
         {"bias": torch.zeros(TOKENS, TOKENS)},
         {"state": LayerState()},
+        {"x": x[:, 1:]},
     ):
         with pytest.raises(ValueError, match=next(iter(argument))):
-            core(q, q, q, **argument)
+            core(q, q, q, **{"x": x, **argument})

@@ -63,7 +63,7 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
     for used in [*subsets, {"cross"} if honours(name, options, "cross") else set()]:
         causal, cross = "causal" in used, "cross" in used
         nk = TOKENS + 2 if cross else TOKENS
-        context = Context(HEADS, DIM // HEADS, 1, 2, causal, cross, layer_state=True)
+        context = Context(HEADS, DIM // HEADS, 1, 2, causal, cross, layer_state=True, dim=DIM)
         for dtype in (torch.float64, torch.float32):
             variant = registry.build(name, context, options).to(dtype)
             for index, parameter in enumerate(variant.parameters()):
@@ -71,6 +71,7 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.data += 0.3 * noise.to(dtype)
             q, k, v = (_heads(s, length=n, dtype=dtype) for s, n in ((1, TOKENS), (2, nk), (3, nk)))
+            x = tokens().to(dtype).requires_grad_()
             mask = padding((nk, 4, 0), nk) if "padding" in used else None
             bias = None
             if "bias" in used:
@@ -78,12 +79,13 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
                 bias = bias.to(dtype).masked_fill_(torch.eye(TOKENS, nk).flip(1) > 0, -torch.inf)
             results = []
             for path in ("fused", "reference"):
-                call = Call(mask, bias, causal, _state(variant, nk, mask, dtype))
+                call = Call(mask, bias, causal, _state(variant, nk, mask, dtype), x=x)
                 if path == "fused":
                     out = kernels.attend(variant.prepare(q, k, v, call), call)
+                    out = variant.finish(out, call)
                 else:
                     out = variant.reference(q, k, v, call)
-                results.append((out, gradients(variant, out, q, k, v)))
+                results.append((out, gradients(variant, out, q, k, v, x)))
             (out, grads), (expected, expected_grads) = results
             assert_values(out, expected, (used, dtype))
             for grad, expected_grad in zip(grads, expected_grads, strict=True):
@@ -162,9 +164,10 @@ def works_under_functional_transforms(name: str, options: Options) -> None:
 @check
 def dropout_drops_single_weights(name: str, options: Options) -> None:
     """With the mask written out, both CPU paths give the explicit result and its gradients."""
-    core = AttentionCore(HEADS, 4, variant=name, options=options, dropout=0.4).double()
-    q, k, v = (_heads(seed) for seed in (1, 2, 3))
-    prepared = core.variant.prepare(q, k, v, Call())
+    core = AttentionCore(HEADS, 4, variant=name, options=options, dropout=0.4, dim=DIM).double()
+    q, k, v, x = *(_heads(seed) for seed in (1, 2, 3)), tokens().requires_grad_()
+    call = Call(x=x)
+    v_used = core.variant.prepare(q, k, v, call).v
     shape = torch.Size((BATCH, HEADS, TOKENS, TOKENS))
     for limit in (2**18, 0):
         with pytest.MonkeyPatch.context() as patch:
@@ -172,8 +175,8 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
             # Two rows a block, so that examples and rows are both split.
             patch.setattr(recompute, "BLOCK_SCORES", 2 * HEADS * TOKENS)
             torch.manual_seed(4)
-            out = core(q, k, v)
-            grads = gradients(core, out, q, k, v)
+            out = core(q, k, v, x=x)
+            grads = gradients(core, out, q, k, v, x)
         torch.manual_seed(4)
         if limit:
             kept = recompute.draw_kept(shape, 0.4)
@@ -185,12 +188,14 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
                     part = kept[example : example + 1, :, row : row + 2]
                     part[:] = recompute.draw_kept(part.shape, 0.4, generator)
         assert 0.5 < kept.double().mean() < 0.7
-        expected = (core.probabilities(q, k, v) * kept / 0.6) @ prepared.v
+        expected = (core.probabilities(q, k, v) * kept / 0.6) @ v_used
+        expected = core.variant.finish(expected, call)
         assert_values(out, expected, limit)
-        for grad, wanted in zip(grads, gradients(core, expected, q, k, v), strict=True):
+        for grad, wanted in zip(grads, gradients(core, expected, q, k, v, x), strict=True):
             assert_gradients(grad, wanted, limit)
     core.eval()
-    assert_values(core(q, k, v), core.probabilities(q, k, v) @ v)
+    expected = core.variant.finish(core.probabilities(q, k, v) @ v_used, call)
+    assert_values(core(q, k, v, x=x), expected)
 
 
 @check

@@ -80,14 +80,17 @@ class Seen:
 
     def _before(self, core: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         self.q, self.k, self.v = args
-        self.call = Call(state=kwargs["state"].copy())
+        state = kwargs["state"]
+        self.call = Call(state=None if state is None else state.copy(), x=kwargs["x"])
 
     def _after(self, core: nn.Module, args: Any, kwargs: Any, out: Tensor) -> None:
         self.out = out
 
     def explicit(self, weights: Tensor) -> Tensor:
         """The output (B, H, Nq, D) from attention weights."""
-        return weights @ self._core.variant.prepare(self.q, self.k, self.v, self.call).v
+        variant = self._core.variant
+        v = variant.prepare(self.q, self.k, self.v, self.call).v
+        return variant.finish(weights @ v, self.call)
 
 
 def own_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
