@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from .compiling import not_compiled
+from .mapped import MappedAttention
+from .maps import add_mask, probabilities_of
 from .normalize import widen
 from .recompute import RecomputedAttention, draw_kept, masked_softmax
 from .sinks import attend_with_sink, tensor_of, with_sink_as_key
@@ -33,7 +35,7 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
     Returns:
         (B, H, Nq, Dv).
     """
-    q, k, v, scale, sink = prepared
+    q, k, v, scale, sink, _ = prepared
     if sink is not None and not _knows_sinks(prepared):
         return attend(*with_sink_as_key(prepared, call), dropout)
     if _fused_kernel_fits(prepared, call, dropout):
@@ -52,22 +54,20 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
 def masked_logits(prepared: Prepared, call: Call) -> Tensor:
     """(B, H, Nq, Nk) logits with bias; -inf where a query does not see a key."""
     scores = prepared.q @ prepared.k.mT * prepared.scale
+    if prepared.map is not None:
+        scores = prepared.map.transform(scores)
     return add_mask(scores, attention_mask(prepared, call, causal=call.causal))
 
 
 def weights_of(prepared: Prepared, logits: Tensor) -> Tensor:
     """Attention weights of logits (..., Nk) with the masks in them; zeros where all are -inf."""
+    if prepared.map is not None:
+        return prepared.map.weights(logits)
     if prepared.sink is None:
         return probabilities_of(logits)
     column = tensor_of(prepared.sink, logits.device).to(logits.dtype)
     column = column.expand(*logits.shape[:-1], 1)
     return probabilities_of(torch.cat([column, logits], -1))[..., 1:]
-
-
-def probabilities_of(logits: Tensor) -> Tensor:
-    """Softmax over the last axis; zeros where all logits of a row are -inf."""
-    hidden = (logits == -torch.inf).all(-1, keepdim=True)
-    return logits.masked_fill(hidden, 0.0).softmax(-1).masked_fill(hidden, 0.0)
 
 
 def attention_mask(
@@ -129,6 +129,8 @@ def _knows_sinks(prepared: Prepared) -> bool:
 
 def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
     """Whether PyTorch's fused kernel can be used; on a CPU it would silently store all scores."""
+    if prepared.map is not None:
+        return False
     if prepared.q.device.type != "cpu":
         return True
     bias_learns = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
@@ -138,14 +140,17 @@ def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
 def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
     """Plain operations: a fifth faster than PyTorch's own path, whose random numbers are slow."""
     wide = _widened(prepared)
-    q, k, v, scale, sink = wide
-    if sink is not None:
-        sink = tensor_of(sink, q.device)
+    q, k, v, scale, sink, map_ = wide
     mask = attention_mask(wide, call, causal=call.causal)
-    with torch.autocast("cpu", enabled=False):
-        weights, _, hidden = masked_softmax((q * scale) @ k.mT, mask, sink)
+    with torch.autocast(q.device.type, enabled=False):
+        scores = (q * scale) @ k.mT
+        if map_ is None:
+            column = None if sink is None else tensor_of(sink, q.device)
+            weights, _, hidden = masked_softmax(scores, mask, column)
+        else:
+            weights, hidden = map_.weights(add_mask(map_.transform(scores), mask)), None
         if dropout > 0.0:
-            weights = weights * draw_kept(weights.shape, dropout)
+            weights = weights * draw_kept(weights.shape, dropout, device=q.device)
         out = (weights @ v) * (1.0 / (1.0 - dropout))
     out = out if hidden is None else out.masked_fill(hidden, 0.0)
     return out.to(prepared.q.dtype)
@@ -159,24 +164,20 @@ def _widened(prepared: Prepared) -> Prepared:
 
 @not_compiled
 def _attend_recomputing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
-    dtype = prepared.q.dtype
-    q, k, v, scale, sink = wide = _widened(prepared)
-    if sink is not None:
-        sink = tensor_of(sink, q.device)
+    wide = _widened(prepared)
+    q, k, v, scale, sink, map_ = wide
     mask = attention_mask(wide, call, causal=call.causal)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())]
     seed = int(torch.randint(2**62, (), device="cpu")) if dropout > 0.0 else 0
-    out: Tensor = RecomputedAttention.apply(  # type: ignore[no-untyped-call]
-        q, k, v, mask, sink, scale, dropout, seed
-    )
-    return out.to(dtype)
-
-
-def add_mask(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits with the mask of :func:`attention_mask`, -inf where a query does not see a key."""
-    if mask is None:
-        return logits
-    if mask.dtype == torch.bool:
-        return logits.masked_fill(~mask, -torch.inf)
-    return logits + mask
+    out: Tensor
+    if map_ is None:
+        column = None if sink is None else tensor_of(sink, q.device)
+        out = RecomputedAttention.apply(  # type: ignore[no-untyped-call]
+            q, k, v, mask, column, scale, dropout, seed
+        )
+    else:
+        out = MappedAttention.apply(  # type: ignore[no-untyped-call]
+            q, k, v, mask, map_, scale, dropout, seed
+        )
+    return out.to(prepared.q.dtype)

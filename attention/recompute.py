@@ -15,6 +15,9 @@ from torch import Tensor
 BLOCK_SCORES = 2**18
 """Scores of a block: 1 MB in float32, so that its temporaries stay in a core's cache."""
 
+ACCELERATOR_BLOCKS = 64
+"""How many times larger a block is on other devices, which have more to do at once."""
+
 
 class RecomputedAttention(torch.autograd.Function):
     """dropout(softmax(scale q k^T + mask)) v, zeros for a query that sees no key.
@@ -46,8 +49,8 @@ class RecomputedAttention(torch.autograd.Function):
         batch_size, heads, nq, _ = q.shape
         out = v.new_empty(batch_size, nq, heads, v.shape[-1]).transpose(1, 2)
         with torch.autocast("cpu", enabled=False):
-            for batch, rows in _blocks(q, k):
-                part = None if mask is None else _part(mask, batch, rows)
+            for batch, rows in blocks(q, k):
+                part = None if mask is None else part_of(mask, batch, rows)
                 scores = (q[batch, :, rows] * scale) @ k[batch].mT
                 weights, _, hidden = masked_softmax(scores, part, sink)
                 if dropout:
@@ -71,8 +74,8 @@ class RecomputedAttention(torch.autograd.Function):
         grad_mask = torch.zeros_like(mask) if ctx.needs_input_grad[3] else None
         grad_sink = torch.zeros_like(sink) if ctx.needs_input_grad[4] else None
         with torch.autocast("cpu", enabled=False):
-            for batch, rows in _blocks(q, k):
-                part = None if mask is None else _part(mask, batch, rows)
+            for batch, rows in blocks(q, k):
+                part = None if mask is None else part_of(mask, batch, rows)
                 scores = (q[batch, :, rows] * scale) @ k[batch].mT
                 weights, of_sink, hidden = masked_softmax(scores, part, sink)
                 grad_out = grad[batch, :, rows]
@@ -93,29 +96,33 @@ class RecomputedAttention(torch.autograd.Function):
                 grad_q[batch, :, rows] = (grad_scores @ k[batch]).mul_(scale)
                 grad_k[batch] += (grad_scores.mT @ q[batch, :, rows]).mul_(scale)
                 if grad_mask is not None:
-                    shared = _part(grad_mask, batch, rows)
+                    shared = part_of(grad_mask, batch, rows)
                     shared += grad_scores.sum_to_size(shared.shape)
         return grad_q, grad_k, grad_v, grad_mask, grad_sink, None, None, None
 
 
 def draw_kept(
-    shape: torch.Size, dropout: float, generator: torch.Generator | None = None
+    shape: torch.Size,
+    dropout: float,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
 ) -> Tensor:
     """Bool, False with probability `dropout` (to 2**-32).
 
     Half of a 64-bit random integer each: a third of the time of `bernoulli_` on a CPU.
     """
-    pairs = torch.empty((shape.numel() + 1) // 2, dtype=torch.int64)
+    pairs = torch.empty((shape.numel() + 1) // 2, dtype=torch.int64, device=device)
     draws = pairs.random_(-(2**63), None, generator=generator).view(torch.int32)
     return (draws[: shape.numel()] >= round(dropout * 2**32) - 2**31).view(shape)
 
 
-def _blocks(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
+def blocks(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
     """Slices of the batch and of the query rows of about :data:`BLOCK_SCORES` scores each."""
     batch_size, heads, nq, _ = q.shape
     scores_of_row = heads * k.shape[-2]
-    examples = max(1, BLOCK_SCORES // (scores_of_row * nq))
-    rows = max(1, min(nq, BLOCK_SCORES // scores_of_row))
+    wanted = BLOCK_SCORES if q.device.type == "cpu" else BLOCK_SCORES * ACCELERATOR_BLOCKS
+    examples = max(1, wanted // (scores_of_row * nq))
+    rows = max(1, min(nq, wanted // scores_of_row))
     return [
         (slice(example, example + examples), slice(row, row + rows))
         for example in range(0, batch_size, examples)
@@ -123,7 +130,7 @@ def _blocks(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
     ]
 
 
-def _part(mask: Tensor, batch: slice, rows: slice) -> Tensor:
+def part_of(mask: Tensor, batch: slice, rows: slice) -> Tensor:
     """The block's part of a mask, a view."""
     everything = slice(None)
     return mask[

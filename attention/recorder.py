@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import kernels
 from .compiling import not_compiled
+from .maps import add_mask
 from .normalize import widen
 from .recompute import BLOCK_SCORES
 from .variant import Call, Prepared
@@ -88,14 +89,16 @@ class Recorder:
         block = max(1, BLOCK_SCORES // (prepared.q.shape[:-2].numel() * nk))
         for part in torch.split(rows, block):
             logits = widen(prepared.q.index_select(-2, part)) @ keys * prepared.scale
+            if prepared.map is not None:
+                logits = prepared.map.transform(logits)
             mask = kernels.attention_mask(prepared, call, causal=call.causal, rows=part)
-            logits = kernels.add_mask(logits, mask)
+            logits = add_mask(logits, mask)
             peaks = logits.amax(-1)
             real = peaks > -torch.inf
             if call.query_padding_mask is not None:
                 real = real & call.query_padding_mask[:, None, part]
             weights = kernels.weights_of(prepared, logits)
-            if prepared.sink is not None:
+            if prepared.sink is not None or prepared.map is not None:
                 weights = weights / weights.sum(-1, keepdim=True).clamp_min(TINY)
             entropy = torch.special.entr(weights).sum(-1)
             self._add_maximum("max_logit", peaks, real)

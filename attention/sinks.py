@@ -78,7 +78,7 @@ def attend_with_sink(prepared: Prepared, mask: Tensor | None, causal: bool) -> T
         mask: as of :func:`~attention.kernels.attention_mask`, without gradient.
         causal: whether token i sees the keys up to its own position; not with a mask.
     """
-    q, k, v, scale, sink = prepared
+    q, k, v, scale, sink, _ = prepared
     assert sink is not None
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, -torch.inf)

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from .maps import ScoreMap
+
 REQUESTS = frozenset({"padding", "bias", "packed"})
 """What a model may pass to `forward`: a padding mask, an additive bias, packed sequences."""
 
@@ -156,7 +158,7 @@ class Call:
 
 
 class Prepared(NamedTuple):
-    """Input of one fused call: softmax(scale q k^T + masks) v.
+    """Input of one call of the kernels: softmax(scale q k^T + masks) v.
 
     Args:
         q: (B, H, Nq, D).
@@ -165,6 +167,7 @@ class Prepared(NamedTuple):
         scale: factor of the scores.
         sink: logit of one more key that every query sees and whose value is zero: a number, or
             a tensor (H, 1, 1). None = there is no such key.
+        map: what stands in the place of the softmax, if anything does; not with a sink.
     """
 
     q: Tensor
@@ -172,6 +175,7 @@ class Prepared(NamedTuple):
     v: Tensor
     scale: float
     sink: Tensor | float | None = None
+    map: ScoreMap | None = None
 
 
 class Variant(nn.Module, ABC):
@@ -199,7 +203,7 @@ class Variant(nn.Module, ABC):
 
     @abstractmethod
     def prepare(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Prepared:
-        """What goes into the fused kernel.
+        """What goes into the kernels.
 
         Args:
             q: (B, H, Nq, D) projected queries; k, v: (B, H, Nk, D) projected keys and values.

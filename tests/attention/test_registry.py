@@ -135,7 +135,7 @@ def test_elliptical_needs_the_state_of_the_model() -> None:
 
 
 def test_gates_need_the_tokens_of_the_queries() -> None:
-    with pytest.raises(UnsupportedError, match="'gated'.*MultiHeadAttention.*dim"):
+    with pytest.raises(UnsupportedError, match=r"'gated'.*MultiHeadAttention.*dim"):
         registry.build("gated", Context(2, 4))
     core = AttentionFactory("gated").core(2, 4, dim=6)
     q = torch.randn(1, 2, 3, 4)

@@ -108,7 +108,8 @@ def explicit_probabilities_equal_the_fused_path(name: str, options: Options) -> 
         assert_values(seen.out, seen.explicit(weights))
         if layer.core.variant.averages_values:
             assert_values(weights.sum(-1), torch.ones(BATCH, HEADS, TOKENS).double())
-            assert_values(logits.softmax(-1), weights)
+            if seen.is_softmax:
+                assert_values(logits.softmax(-1), weights)
             v = layer.v_proj(x).view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
             assert_values(out, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
         x = x + layer(x, state=state_2)
@@ -216,6 +217,8 @@ def scores_are_never_stored(name: str, options: Options) -> None:
         x = tokens(length=length).requires_grad_()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "STORED_SCORES_LIMIT", 0)
+            # Small blocks, so that what the backward pass keeps for one of them is small, too.
+            patch.setattr(recompute, "BLOCK_SCORES", HEADS * length * 8)
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 model(x, **masks).sum().backward()
     # The bias itself has a ninth of their size.

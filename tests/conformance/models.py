@@ -82,15 +82,20 @@ class Seen:
         self.q, self.k, self.v = args
         state = kwargs["state"]
         self.call = Call(state=None if state is None else state.copy(), x=kwargs["x"])
+        self.prepared = self._core.variant.prepare(self.q, self.k, self.v, self.call)
 
     def _after(self, core: nn.Module, args: Any, kwargs: Any, out: Tensor) -> None:
         self.out = out
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the weights are the softmax of the logits."""
+        map_ = self.prepared.map
+        return self.prepared.sink is None and (map_ is None or map_.is_softmax)
+
     def explicit(self, weights: Tensor) -> Tensor:
         """The output (B, H, Nq, D) from attention weights."""
-        variant = self._core.variant
-        v = variant.prepare(self.q, self.k, self.v, self.call).v
-        return variant.finish(weights @ v, self.call)
+        return self._core.variant.finish(weights @ self.prepared.v, self.call)
 
 
 def own_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
