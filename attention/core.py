@@ -107,7 +107,7 @@ class AttentionCore(nn.Module):
         out = kernels.attend(prepared, call, self.dropout if self.training else 0.0)
         if self.telemetry is not None:
             self.telemetry.record(q, k, prepared, call)
-        return self.variant.finish(out, call)
+        return self.variant.finish(self.variant.merge(out), call)
 
     def logits(
         self,
@@ -121,6 +121,7 @@ class AttentionCore(nn.Module):
     ) -> Tensor:
         """(B, H, Nq, Nk) input of the softmax; -inf where a query does not see a key.
 
+        With several maps a head, (B, M, Nq, Nk), see :class:`~attention.variant.Prepared`.
         Arguments as in :meth:`forward`; `state` is read, not advanced.
         """
         copy = None if state is None else state.copy()
@@ -137,11 +138,15 @@ class AttentionCore(nn.Module):
         bias: Tensor | None = None,
         state: LayerState | None = None,
     ) -> Tensor:
-        """(B, H, Nq, Nk) attention weights without dropout; zero rows where no key is seen."""
+        """(B, H, Nq, Nk) attention weights without dropout; zero rows where no key is seen.
+
+        Those of several maps a head are merged, and may be negative.
+        """
         copy = None if state is None else state.copy()
         call = self._call(q, k, v, key_padding_mask, bias, copy, None)
         prepared = self.variant.prepare(q, k, v, call)
-        return kernels.weights_of(prepared, kernels.masked_logits(prepared, call))
+        weights = kernels.weights_of(prepared, kernels.masked_logits(prepared, call))
+        return self.variant.merge(weights)
 
     def extra_repr(self) -> str:
         return f"variant={self.name!r}, dropout={self.dropout}, {self.context}"

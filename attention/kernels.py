@@ -33,15 +33,21 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
         dropout: probability of dropping an attention weight; 0 outside training.
 
     Returns:
-        (B, H, Nq, Dv).
+        (B, M, Nq, Dv); M = H unless a head has several maps.
     """
+    parts = split_maps(prepared)
+    if len(parts) > 1:
+        return _side_by_side([attend(part, call, dropout) for part in parts])
     q, k, v, scale, sink, _ = prepared
     if sink is not None and not _knows_sinks(prepared):
         return attend(*with_sink_as_key(prepared, call), dropout)
     if _fused_kernel_fits(prepared, call, dropout):
         mask, by_flag = _mask_and_flag(prepared, call)
+        if q.shape[-1] < v.shape[-1]:
+            # For the fused CPU kernel, which wants one width; zeros change no product.
+            q, k = (functional.pad(t, (0, v.shape[-1] - t.shape[-1])) for t in (q, k))
         if sink is not None:
-            return attend_with_sink(prepared, mask, by_flag)
+            return attend_with_sink(prepared._replace(q=q, k=k), mask, by_flag)
         return functional.scaled_dot_product_attention(
             q, k, v, mask, dropout_p=dropout, is_causal=by_flag, scale=scale
         )
@@ -52,11 +58,28 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
 
 
 def masked_logits(prepared: Prepared, call: Call) -> Tensor:
-    """(B, H, Nq, Nk) logits with bias; -inf where a query does not see a key."""
+    """(B, M, Nq, Nk) logits with bias; -inf where a query does not see a key."""
+    parts = split_maps(prepared)
+    if len(parts) > 1:
+        return _side_by_side([masked_logits(part, call) for part in parts])
     scores = prepared.q @ prepared.k.mT * prepared.scale
     if prepared.map is not None:
         scores = prepared.map.transform(scores)
     return add_mask(scores, attention_mask(prepared, call, causal=call.causal))
+
+
+def split_maps(prepared: Prepared) -> list[Prepared]:
+    """One part for each map of a head, with the first, second, ... map of all heads."""
+    q, k, heads = prepared.q, prepared.k, prepared.v.shape[1]
+    count = q.shape[1] // heads
+    if count == 1:
+        return [prepared]
+    return [prepared._replace(q=q[:, i::count], k=k[:, i::count]) for i in range(count)]
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    """Tensors (B, H, ...) of each part, back in the order of the maps."""
+    return torch.stack(parts, 2).flatten(1, 2)
 
 
 def weights_of(prepared: Prepared, logits: Tensor) -> Tensor:
@@ -134,7 +157,7 @@ def _fused_kernel_fits(prepared: Prepared, call: Call, dropout: float) -> bool:
     if prepared.q.device.type != "cpu":
         return True
     bias_learns = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
-    return not (dropout > 0.0 or bias_learns or prepared.v.shape[-1] != prepared.q.shape[-1])
+    return not (dropout > 0.0 or bias_learns or prepared.v.shape[-1] < prepared.q.shape[-1])
 
 
 def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:

@@ -178,7 +178,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """(B, H, Nq, Nk) attention weights without dropout, on demand. Arguments as `forward`.
 
-        Rows of queries that see no key are zero. `state` is read, not advanced.
+        Those of several maps a head are merged, and may be negative. Rows of queries that see no
+        key are zero. `state` is read, not advanced.
         """
         given = self._project(x, context, key_padding_mask, cu_seqlens, context_cu_seqlens)
         return self.core.probabilities(
@@ -203,7 +204,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """(B, H, Nq, Nk) input of the softmax, on demand. Arguments as `forward`.
 
-        -inf where a query does not see a key. `state` is read, not advanced.
+        With several maps a head, those of all maps, side by side in the second axis. -inf where a
+        query does not see a key. `state` is read, not advanced.
         """
         given = self._project(x, context, key_padding_mask, cu_seqlens, context_cu_seqlens)
         return self.core.logits(

@@ -1,6 +1,6 @@
 """Attention on a CPU that recomputes its scores, for what the fused CPU kernel cannot do.
 
-With dropout, a bias that learns, or values of another width, PyTorch's CPU path stores several
+With dropout, a bias that learns, or values narrower than keys, PyTorch's CPU path stores several
 tensors of the size of all scores. This one goes over blocks of them, stores none, and computes
 each block again in the backward pass.
 """

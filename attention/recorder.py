@@ -79,12 +79,16 @@ class Recorder:
         self._add_maximum(name, norms, real)
 
     def _add_rows(self, prepared: Prepared, call: Call) -> None:
-        nq, nk = prepared.q.shape[-2], prepared.k.shape[-2]
-        device = prepared.q.device
+        nq, device = prepared.q.shape[-2], prepared.q.device
         if self._rows is None or self._rows >= nq:
             rows = torch.arange(nq, device=device)
         else:
             rows = torch.linspace(0, nq - 1, self._rows, device=device).round().long()
+        for one_map in kernels.split_maps(prepared):
+            self._add_map(one_map, call, rows)
+
+    def _add_map(self, prepared: Prepared, call: Call, rows: Tensor) -> None:
+        nk = prepared.k.shape[-2]
         keys = widen(prepared.k).mT
         block = max(1, BLOCK_SCORES // (prepared.q.shape[:-2].numel() * nk))
         for part in torch.split(rows, block):

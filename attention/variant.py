@@ -160,9 +160,12 @@ class Call:
 class Prepared(NamedTuple):
     """Input of one call of the kernels: softmax(scale q k^T + masks) v.
 
+    A head may have several maps, whose queries and keys then stand side by side on the axis of
+    the heads: M = H times as many, those of one head next to one another.
+
     Args:
-        q: (B, H, Nq, D).
-        k: (B, H, Nk, D).
+        q: (B, M, Nq, D).
+        k: (B, M, Nk, D).
         v: (B, H, Nk, Dv).
         scale: factor of the scores.
         sink: logit of one more key that every query sees and whose value is zero: a number, or
@@ -211,8 +214,15 @@ class Variant(nn.Module, ABC):
                 it computes something over tokens.
         """
 
+    def merge(self, maps: Tensor) -> Tensor:
+        """From the M maps to the H heads: (B, M, Nq, X) to (B, H, Nq, X), linear.
+
+        Applied to the output of the kernel, X = Dv, and to attention weights, X = Nk.
+        """
+        return maps
+
     def finish(self, out: Tensor, call: Call) -> Tensor:
-        """What leaves the layer, from the output (B, H, Nq, D) of the kernel."""
+        """What leaves the layer, from the merged output (B, H, Nq, D) of the kernel."""
         return out
 
     @abstractmethod

@@ -53,8 +53,9 @@ def test_a_learned_bias_gets_its_gradient(
 
 
 @pytest.mark.usefixtures("recomputing")
-def test_values_of_another_width() -> None:
-    q, k, v = heads(), heads(), heads(width=6)
+@pytest.mark.parametrize("width", [3, 6])
+def test_values_of_another_width(width: int) -> None:
+    q, k, v = heads(), heads(), heads(width=width)
     prepared = Prepared(q, k, v, 0.5)
     expected = kernels.masked_logits(prepared, Call()).softmax(-1) @ v
     torch.testing.assert_close(kernels.attend(prepared, Call()), expected)

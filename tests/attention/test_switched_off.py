@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import AttentionCore, MultiHeadAttention
+from attention import AttentionCore, Call, MultiHeadAttention, kernels
 from tests.attention.pairs import B, D, H, N, assert_equal, core, heads
 from tests.conformance.models import Seen
 
@@ -85,6 +85,24 @@ def test_wide_open_gates() -> None:
         for layer in layers:
             layer(x)
     torch.testing.assert_close(heads[0].out, heads[1].out / 2)
+
+
+def test_differential_without_its_second_map_and_its_norm() -> None:
+    """exp(0) - exp(c) + l0 = 0 for c = log(1 + l0)."""
+    q, k, v = heads()
+    variant = core("differential", layer=1, num_layers=2).variant
+    for name, value in (("query_1", 0.0), ("key_1", 0.0), ("query_2", 1.0)):
+        getattr(variant, name).data.fill_(value)
+    variant.key_2.data.fill_(math.log1p(variant.start) / (D // 2))
+    assert variant.share().abs() < 1e-15
+    out = variant.merge(kernels.attend(variant.prepare(q, k, v, Call()), Call()))
+    half = D // 2
+    standard = AttentionCore(H, half, variant="standard").double()
+    expected = [standard(q[..., :half], k[..., :half], part) for part in v.split(half, -1)]
+    assert_equal(out, torch.cat(expected, -1), v)
+    (of_q, of_k) = torch.autograd.grad(out.square().sum(), (q, k))
+    assert (of_q[..., half:] == 0).all()
+    assert (of_k[..., half:] == 0).all()
 
 
 def _scaled(logits: Tensor, factor: Tensor) -> Tensor:

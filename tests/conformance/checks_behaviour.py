@@ -13,6 +13,7 @@ from attention import (
     AttentionCore,
     LayerState,
     MultiHeadAttention,
+    UnsupportedError,
     kernels,
 )
 from attention.tags import TAGS, tag_of
@@ -99,14 +100,22 @@ def examples_do_not_mix(name: str, options: Options) -> None:
 
 @check
 def any_length_works(name: str, options: Options) -> None:
-    """One token attends to itself; odd lengths, one head, and wide heads give finite numbers."""
+    """One token attends to itself; odd lengths, one head, and wide heads give finite numbers.
+
+    A width of the head that the variant cannot have is refused by name.
+    """
     layer = MultiHeadAttention(DIM, HEADS, variant=name, options=options).double()
     x = tokens(length=1)
     if layer.core.variant.averages_values:
         assert_values(layer(x), layer.out_proj(layer.v_proj(x)), "one token")
     assert layer(x).isfinite().all()
     for heads, head_dim, length in ((1, 12, 13), (3, 5, 31), (2, 1, 2)):
-        layer = MultiHeadAttention(DIM, heads, head_dim=head_dim, variant=name, options=options)
+        try:
+            layer = MultiHeadAttention(DIM, heads, head_dim=head_dim, variant=name, options=options)
+        except UnsupportedError as error:
+            if f"head_dim={head_dim}" not in str(error):
+                raise
+            continue
         x = tokens(length=length).float().requires_grad_()
         out = layer(x)
         assert out.shape == x.shape

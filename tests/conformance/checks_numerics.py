@@ -82,7 +82,7 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
                 call = Call(mask, bias, causal, _state(variant, nk, mask, dtype), x=x)
                 if path == "fused":
                     out = kernels.attend(variant.prepare(q, k, v, call), call)
-                    out = variant.finish(out, call)
+                    out = variant.finish(variant.merge(out), call)
                 else:
                     out = variant.reference(q, k, v, call)
                 results.append((out, gradients(variant, out, q, k, v, x)))
@@ -168,8 +168,15 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
     core = AttentionCore(HEADS, 4, variant=name, options=options, dropout=0.4, dim=DIM).double()
     q, k, v, x = *(_heads(seed) for seed in (1, 2, 3)), tokens().requires_grad_()
     call = Call(x=x)
-    v_used = core.variant.prepare(q, k, v, call).v
-    shape = torch.Size((BATCH, HEADS, TOKENS, TOKENS))
+    prepared = core.variant.prepare(q, k, v, call)
+    maps = prepared.q.shape[1] // HEADS
+
+    def explicit(kept: Tensor | None) -> Tensor:
+        weights = kernels.weights_of(prepared, core.logits(q, k, v))
+        if kept is not None:
+            weights = weights * kept.flatten(1, 2) / 0.6
+        return core.variant.finish(core.variant.merge(weights) @ prepared.v, call)
+
     for limit in (2**18, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "STORED_SCORES_LIMIT", limit)
@@ -179,24 +186,28 @@ def dropout_drops_single_weights(name: str, options: Options) -> None:
             out = core(q, k, v, x=x)
             grads = gradients(core, out, q, k, v, x)
         torch.manual_seed(4)
-        if limit:
-            kept = recompute.draw_kept(shape, 0.4)
-        else:
-            generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-            kept = torch.empty(shape, dtype=torch.bool)
-            for example in range(BATCH):
-                for row in range(0, TOKENS, 2):
-                    part = kept[example : example + 1, :, row : row + 2]
-                    part[:] = recompute.draw_kept(part.shape, 0.4, generator)
+        kept = torch.stack([_kept(in_blocks=limit == 0) for _ in range(maps)], 2)
         assert 0.5 < kept.double().mean() < 0.7
-        expected = (core.probabilities(q, k, v) * kept / 0.6) @ v_used
-        expected = core.variant.finish(expected, call)
+        expected = explicit(kept)
         assert_values(out, expected, limit)
         for grad, wanted in zip(grads, gradients(core, expected, q, k, v, x), strict=True):
             assert_gradients(grad, wanted, limit)
     core.eval()
-    expected = core.variant.finish(core.probabilities(q, k, v) @ v_used, call)
-    assert_values(core(q, k, v, x=x), expected)
+    assert_values(core(q, k, v, x=x), explicit(None))
+
+
+def _kept(*, in_blocks: bool) -> Tensor:
+    """The mask (B, H, N, N) that one map draws next for a dropout of 0.4."""
+    shape = torch.Size((BATCH, HEADS, TOKENS, TOKENS))
+    if not in_blocks:
+        return recompute.draw_kept(shape, 0.4)
+    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    kept = torch.empty(shape, dtype=torch.bool)
+    for example in range(BATCH):
+        for row in range(0, TOKENS, 2):
+            part = kept[example : example + 1, :, row : row + 2]
+            part[:] = recompute.draw_kept(part.shape, 0.4, generator)
+    return kept
 
 
 @check
@@ -245,7 +256,10 @@ def telemetry_equals_brute_force(name: str, options: Options) -> None:
         call = {**masks, "state": kwargs["state"]}
         logits = core.logits(q, k, v, **call)
         weights = core.probabilities(q, k, v, **call)
-        seen.append({"q": q, "k": k, "logits": logits, "weights": weights})
+        if len(logits[0]) > HEADS:  # of several maps a head, each is looked at
+            weights = logits.softmax(-1).nan_to_num()
+        maps = [t.unflatten(1, (HEADS, -1)) for t in (logits, weights)]
+        seen.append({"q": q, "k": k, "logits": maps[0], "weights": maps[1]})
 
     hooks = [layer.core.register_forward_pre_hook(look, with_kwargs=True) for layer in model.layers]
     real = masks.get("key_padding_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))
@@ -262,8 +276,8 @@ def telemetry_equals_brute_force(name: str, options: Options) -> None:
         looked_at = real & torch.zeros(TOKENS, dtype=torch.bool).index_fill(0, rows, True)
         for reading, truth in zip(readings.values(), seen, strict=True):
             for head in range(HEADS):
-                logits = truth["logits"][:, head][looked_at]
-                weights = truth["weights"][:, head][looked_at]
+                logits = truth["logits"][:, head].movedim(1, 2)[looked_at]
+                weights = truth["weights"][:, head].movedim(1, 2)[looked_at]
                 weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
                 wanted = {
                     "max_logit": logits.max(),
