@@ -221,8 +221,8 @@ def _refuse_unsupported(name: str, variant: type[Variant], context: Context) -> 
         )
     if NEEDS_STATE in variant.capabilities and context.num_layers > 1 and not context.layer_state:
         raise UnsupportedError(
-            f"attention={name!r} needs the values of the layer before, but this model does not "
-            "hand them on; build the layers with layer_state=True and pass one LayerState() "
+            f"attention={name!r} needs the values of other layers, but this model does not hand "
+            "them on; build the layers with layer_state=True and pass one LayerState() "
             "through each forward pass"
         )
     if NEEDS_INPUT in variant.capabilities and context.dim is None:

@@ -85,21 +85,23 @@ class LayerState:
 
     A model that declares `layer_state=True` makes a new one in each forward pass and hands it to
     all its layers in order. Only variants that declare `"needs_state"` write to it, so for the
-    others it costs nothing. It holds one layer at a time: recomputing single layers in the
-    backward pass (activation checkpointing) is refused with an error instead of using the values
-    of another layer.
+    others it costs nothing. It holds one layer at a time, and the first: recomputing single layers
+    in the backward pass (activation checkpointing) is refused with an error instead of using the
+    values of another layer.
     """
 
     def __init__(self) -> None:
         self.layer: int | None = None
         self.values: Tensor | None = None
         self.key_padding_mask: Tensor | None = None
+        self.first: Tensor | None = None
 
     def copy(self) -> LayerState:
         """A state that can be advanced without advancing this one."""
         other = LayerState()
         other.layer, other.values = self.layer, self.values
         other.key_padding_mask = self.key_padding_mask
+        other.first = self.first
         return other
 
     def advance(
@@ -133,6 +135,35 @@ class LayerState:
                 f"{layer - 1} {tuple(before[1].shape)}; consecutive layers must agree"
             )
         return before[1], before[2]
+
+    def first_values(self, layer: int, v: Tensor) -> Tensor | None:
+        """Leave the values of layer 0, take them in the others.
+
+        Args:
+            layer: index of the calling layer.
+            v: (B, H, Nk, D) its values; those of layer 0 are kept with their gradient.
+
+        Returns:
+            The values of layer 0; None for layer 0 itself.
+
+        Raises:
+            ValueError: layer 0 left nothing or was here before, or the shapes differ.
+        """
+        first = self.first
+        if (first is None) != (layer == 0):
+            known = "left its values already" if first is not None else "did not leave its values"
+            raise ValueError(
+                f"state: layer {layer} was called when layer 0 {known}; make one LayerState() in "
+                "each forward pass and hand it to the layers in order"
+            )
+        if first is None:
+            self.first = v
+        elif first.shape != v.shape:
+            raise ValueError(
+                f"state: values of layer {layer} have shape {tuple(v.shape)}, those of layer 0 "
+                f"{tuple(first.shape)}; they must agree"
+            )
+        return first
 
 
 @dataclass

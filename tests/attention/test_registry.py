@@ -98,6 +98,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
         ("elliptical", {"causal": 1}),
         ("logn", {"train_length": 1}),
         ("ssmax", {"start": float("inf")}),
+        ("value_residual", {"first": 1.5}),
         ("plain", {"count": 1.5}),
         ("plain", {"count": True}),
         ("plain", {"share": "x"}),

@@ -48,7 +48,9 @@ def _state(variant: Variant, nk: int, mask: Tensor | None, dtype: torch.dtype) -
     if NEEDS_STATE not in variant.capabilities:
         return None
     state = LayerState()
-    state.advance(0, _heads(40, length=nk, dtype=dtype), mask)
+    values = _heads(40, length=nk, dtype=dtype)
+    state.advance(0, values, mask)
+    state.first_values(0, values)
     return state
 
 
