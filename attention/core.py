@@ -27,7 +27,8 @@ class AttentionCore(nn.Module):
         variant: name of the variant, see `registry.names()`.
         options: options of the variant, see `registry.config_of(name)`.
         dropout: probability of dropping an attention weight in training.
-        causal, cross, layer, num_layers, layer_state, requests, dim: see :class:`Context`.
+        causal, cross, layer, num_layers, layer_state, requests, dim, projections: see
+            :class:`Context`.
 
     Raises:
         UnsupportedError: the variant cannot honour what is asked for.
@@ -51,6 +52,7 @@ class AttentionCore(nn.Module):
         layer_state: bool = False,
         requests: Collection[str] | None = None,
         dim: int | None = None,
+        projections: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
@@ -65,6 +67,7 @@ class AttentionCore(nn.Module):
             layer_state=layer_state,
             requests=None if requests is None else frozenset(requests),
             dim=dim,
+            projections=projections,
         )
         self.name = variant
         self.dropout = dropout

@@ -14,7 +14,7 @@ from .compiling import not_compiled
 from .mapped import MappedAttention
 from .maps import add_mask, probabilities_of
 from .normalize import widen
-from .recompute import RecomputedAttention, draw_kept, masked_softmax
+from .recompute import RecomputedAttention, block_scores, draw_kept, masked_softmax
 from .sinks import attend_with_sink, tensor_of, with_sink_as_key
 from .variant import Call, Prepared
 
@@ -91,6 +91,26 @@ def weights_of(prepared: Prepared, logits: Tensor) -> Tensor:
     column = tensor_of(prepared.sink, logits.device).to(logits.dtype)
     column = column.expand(*logits.shape[:-1], 1)
     return probabilities_of(torch.cat([column, logits], -1))[..., 1:]
+
+
+@torch.no_grad()
+def peak_scores(prepared: Prepared, call: Call) -> Tensor:
+    """(H,) largest scale q.k of each head among the visible pairs, -inf where there are none.
+
+    Without bias, in blocks.
+    """
+    q, k, nq = prepared.q, prepared.k.mT, prepared.q.shape[-2]
+    peaks = torch.full((q.shape[1],), -torch.inf, device=q.device)
+    step = max(1, block_scores(q.device) // max(1, q.shape[:-2].numel() * k.shape[-1]))
+    for start in range(0, nq, step):
+        rows = torch.arange(start, min(nq, start + step), device=q.device)
+        scores = q[..., start : start + step, :] @ k * prepared.scale
+        mask = attention_mask(prepared, call, causal=call.causal, rows=rows)
+        if mask is not None:
+            hidden = ~mask if mask.dtype == torch.bool else mask == -torch.inf
+            scores = scores.masked_fill(hidden, -torch.inf)
+        peaks = torch.maximum(peaks, scores.amax((0, 2, 3)).to(peaks.dtype))
+    return peaks
 
 
 def attention_mask(

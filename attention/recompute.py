@@ -120,7 +120,7 @@ def blocks(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
     """Slices of the batch and of the query rows of about :data:`BLOCK_SCORES` scores each."""
     batch_size, heads, nq, _ = q.shape
     scores_of_row = heads * k.shape[-2]
-    wanted = BLOCK_SCORES if q.device.type == "cpu" else BLOCK_SCORES * ACCELERATOR_BLOCKS
+    wanted = block_scores(q.device)
     examples = max(1, wanted // (scores_of_row * nq))
     rows = max(1, min(nq, wanted // scores_of_row))
     return [
@@ -128,6 +128,11 @@ def blocks(q: Tensor, k: Tensor) -> list[tuple[slice, slice]]:
         for example in range(0, batch_size, examples)
         for row in range(0, nq, rows)
     ]
+
+
+def block_scores(device: torch.device) -> int:
+    """Scores of a block on a device."""
+    return BLOCK_SCORES if device.type == "cpu" else BLOCK_SCORES * ACCELERATOR_BLOCKS
 
 
 def part_of(mask: Tensor, batch: slice, rows: slice) -> Tensor:

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from . import variants
-from .variant import NEEDS_INPUT, NEEDS_STATE, Context, UnsupportedError, Variant
+from .variant import (
+    NEEDS_INPUT,
+    NEEDS_STATE,
+    NEEDS_WEIGHTS,
+    PROJECTIONS,
+    Context,
+    UnsupportedError,
+    Variant,
+)
 
 _TABLE_ORDER = (
     "standard",
@@ -113,7 +121,8 @@ def entry(name: str) -> Entry:
         ValueError: unknown variant.
     """
     found = _lookup(name)
-    example = build(name, Context(heads=2, head_dim=4, dim=8))
+    shapes = dict.fromkeys(PROJECTIONS, (8, 8))
+    example = build(name, Context(heads=2, head_dim=4, dim=8, projections=shapes))
     learned = tuple(parameter for parameter, _ in example.named_parameters())
     return Entry(name, *found, found.variant.capabilities, learned)
 
@@ -229,4 +238,9 @@ def _refuse_unsupported(name: str, variant: type[Variant], context: Context) -> 
         raise UnsupportedError(
             f"attention={name!r} needs the tokens that the queries are projected from; use "
             "MultiHeadAttention, or build the core with dim and pass x to it"
+        )
+    if NEEDS_WEIGHTS in variant.capabilities and context.projections is None:
+        raise UnsupportedError(
+            f"attention={name!r} needs the weights of the projections; use MultiHeadAttention, or "
+            "build the core with their shapes, projections, and hand them to its variant"
         )

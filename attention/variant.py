@@ -7,6 +7,7 @@ queries, Nk keys), D width of a head.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,6 +26,16 @@ NEEDS_STATE = "needs_state"
 
 NEEDS_INPUT = "needs_input"
 """Declared beside the capabilities by variants that look at the tokens of the queries."""
+
+NEEDS_WEIGHTS = "needs_weights"
+"""Declared beside the capabilities by variants that look at the weights of the projections."""
+
+NEEDS_STEPS = "needs_steps"
+"""Declared beside the capabilities by variants that must be told of every optimizer step, see
+:func:`~attention.steps.after_step`. One that is not told trains as something else."""
+
+PROJECTIONS = ("q", "k", "v", "out")
+"""The projections of a layer: to queries, keys, values, and from the heads to the output."""
 
 
 class UnsupportedError(ValueError):
@@ -48,6 +59,8 @@ class Context:
             when it does not say.
         dim: width of the tokens that the queries are projected from, where `forward` is given
             them; None where it is not.
+        projections: shape (out, in) of the weight of each of :data:`PROJECTIONS`, where the layer
+            lets its variant see and change them; None where it does not.
 
     Raises:
         ValueError: a count is below one, the layer is outside the model, or a request is unknown.
@@ -62,6 +75,7 @@ class Context:
     layer_state: bool = False
     requests: frozenset[str] | None = None
     dim: int | None = None
+    projections: Mapping[str, tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         for field in ("heads", "head_dim", "num_layers", "dim"):
@@ -78,6 +92,10 @@ class Context:
             raise ValueError(
                 f"requests={sorted(unknown)} unknown; allowed: {', '.join(sorted(REQUESTS))}"
             )
+
+
+Projections = Mapping[str, tuple[Tensor, Tensor | None]]
+"""Weight (out, in) and bias (out,) of each of :data:`PROJECTIONS`, as the model's own memory."""
 
 
 class LayerState:
@@ -217,8 +235,9 @@ class Variant(nn.Module, ABC):
 
     A subclass lives in its own file of `variants/`, registers itself, and declares in
     `capabilities` what it can honour: `"causal"`, `"padding"`, `"bias"`, `"packed"`, `"cross"`,
-    and what it needs: `"needs_state"`, `"needs_input"`. What it cannot honour for a special
-    combination of options and context it refuses in `__init__` with :class:`UnsupportedError`.
+    and what it needs: `"needs_state"`, `"needs_input"`, `"needs_weights"`, `"needs_steps"`. What
+    it cannot honour for a special combination of options and context it refuses in `__init__` with
+    :class:`UnsupportedError`.
 
     Args:
         config: instance of the dataclass that the variant was registered with.
@@ -255,6 +274,21 @@ class Variant(nn.Module, ABC):
     def finish(self, out: Tensor, call: Call) -> Tensor:
         """What leaves the layer, from the merged output (B, H, Nq, D) of the kernel."""
         return out
+
+    def weight(self, projection: str, weight: Tensor) -> Tensor:
+        """The weight that is used for a projection in the place of the one that is learned.
+
+        Args:
+            projection: one of :data:`PROJECTIONS`.
+            weight: (out, in).
+        """
+        return weight
+
+    def adopt(self, projections: Projections) -> None:
+        """Told the projections once their initial values are drawn."""
+
+    def after_step(self, projections: Projections) -> None:
+        """Told that an optimizer step is over; may change the projections in place."""
 
     @abstractmethod
     def reference(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

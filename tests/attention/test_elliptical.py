@@ -109,7 +109,7 @@ def test_no_gradient_flows_through_the_metric() -> None:
 
 def test_other_variants_leave_the_state_alone() -> None:
     for name in registry.names():
-        core = AttentionCore(2, 4, variant=name, num_layers=2, layer_state=True, dim=8)
+        core = MultiHeadAttention(8, 2, variant=name, num_layers=2, layer_state=True).core
         state = LayerState()
         q, x = heads(), torch.randn(3, 5, 8)
         core.probabilities(q, q, q, state=state)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from attention import (
     AttentionCore,
@@ -26,6 +27,7 @@ from tests.conformance.models import (
     BATCH,
     DIM,
     HEADS,
+    SHAPES,
     TOKENS,
     Seen,
     gradients,
@@ -65,7 +67,9 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
     for used in [*subsets, {"cross"} if honours(name, options, "cross") else set()]:
         causal, cross = "causal" in used, "cross" in used
         nk = TOKENS + 2 if cross else TOKENS
-        context = Context(HEADS, DIM // HEADS, 1, 2, causal, cross, layer_state=True, dim=DIM)
+        context = Context(
+            HEADS, 4, 1, 2, causal, cross, layer_state=True, dim=DIM, projections=SHAPES
+        )
         for dtype in (torch.float64, torch.float32):
             variant = registry.build(name, context, options).to(dtype)
             for index, parameter in enumerate(variant.parameters()):
@@ -112,8 +116,13 @@ def explicit_probabilities_equal_the_fused_path(name: str, options: Options) -> 
             assert_values(weights.sum(-1), torch.ones(BATCH, HEADS, TOKENS).double())
             if seen.is_softmax:
                 assert_values(logits.softmax(-1), weights)
-            v = layer.v_proj(x).view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
-            assert_values(out, layer.out_proj((weights @ v).transpose(1, 2).flatten(2)))
+            projected = {}
+            for role, (weight, bias) in layer.projections().items():
+                projected[role] = layer.core.variant.weight(role, weight), bias
+            v = functional.linear(x, *projected["v"])
+            v = v.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+            heads = (weights @ v).transpose(1, 2).flatten(2)
+            assert_values(out, functional.linear(heads, *projected["out"]))
         x = x + layer(x, state=state_2)
 
 
@@ -147,15 +156,15 @@ def compiles(name: str, options: Options) -> None:
 def works_under_functional_transforms(name: str, options: Options) -> None:
     """A batch of models by `vmap`, with gradients, equals the models one by one."""
     models = [stack(name, options, seed=seed) for seed in (1, 2)]
-    parameters, _ = torch.func.stack_module_state(models)
+    parameters, buffers = torch.func.stack_module_state(models)
     x = tokens()
 
-    def loss(weights: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(models[0], weights, (x,)).square().sum()
+    def loss(weights: dict[str, Tensor], others: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(models[0], (weights, others), (x,)).square().sum()
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-        grads = torch.vmap(torch.func.grad(loss))(parameters)
+        grads = torch.vmap(torch.func.grad(loss))(parameters, buffers)
     for index, model in enumerate(models):
         expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()),
                                        allow_unused=True)  # fmt: skip
@@ -167,7 +176,9 @@ def works_under_functional_transforms(name: str, options: Options) -> None:
 @check
 def dropout_drops_single_weights(name: str, options: Options) -> None:
     """With the mask written out, both CPU paths give the explicit result and its gradients."""
-    core = AttentionCore(HEADS, 4, variant=name, options=options, dropout=0.4, dim=DIM).double()
+    core = AttentionCore(
+        HEADS, 4, variant=name, options=options, dropout=0.4, dim=DIM, projections=SHAPES
+    ).double()
     q, k, v, x = *(_heads(seed) for seed in (1, 2, 3)), tokens().requires_grad_()
     call = Call(x=x)
     prepared = core.variant.prepare(q, k, v, call)

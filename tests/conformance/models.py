@@ -98,6 +98,10 @@ class Seen:
         return self._core.variant.finish(weights @ self.prepared.v, self.call)
 
 
+SHAPES = {"q": (DIM, DIM), "k": (DIM, DIM), "v": (DIM, DIM), "out": (DIM, DIM)}
+"""Of the projections around a core that is tested by itself."""
+
+
 def own_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     """Parameters that the variant adds to the projections."""
     for name, parameter in model.named_parameters():

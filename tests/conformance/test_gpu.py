@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attention import AttentionCore, registry
+from attention.variant import PROJECTIONS
 from tests.conformance.models import gradients, honours, padding
 
 pytestmark = [
@@ -22,7 +23,8 @@ def test_a_gpu_agrees_with_the_cpu(name: str, masks: str, dtype: torch.dtype) ->
     causal = masks == "causal"
     if causal and not honours(name, None, "causal"):
         return
-    core = AttentionCore(3, 16, variant=name, causal=causal, dim=48)
+    shapes = dict.fromkeys(PROJECTIONS, (48, 48))
+    core = AttentionCore(3, 16, variant=name, causal=causal, dim=48, projections=shapes)
     leaves = [torch.randn(3, 3, 24, 16).requires_grad_() for _ in range(3)]
     x = torch.randn(3, 24, 48)
     given: dict[str, torch.Tensor] = {}
