@@ -190,6 +190,9 @@ def _discover() -> None:
 def _lookup(name: str) -> _Registered:
     _discover()
     if name not in _registered:
+        if "+" in name:
+            known = tuple(other for other in names() if "+" in other)
+            raise ValueError(f"attention={name!r} cannot be combined{_hint(name, known)}")
         raise ValueError(f"attention={name!r} is unknown{_hint(name, names())}")
     return _registered[name]
 
