@@ -134,6 +134,7 @@ class SecondLayer(nn.Module):
         """(B, N, dim) to (B, N, dim)."""
         state = LayerState()
         state.advance(0, self.values, None)
+        state.first_values(0, self.values)
         out: Tensor = self.layer(x, state=state)
         return out
 
