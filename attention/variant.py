@@ -249,6 +249,9 @@ class Variant(nn.Module, ABC):
     averages_values: ClassVar[bool] = True
     """Whether the output is the values averaged: weights that sum to one, and nothing else."""
 
+    maps: ClassVar[int] = 1
+    """Maps a head, see :class:`Prepared`."""
+
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__()
         self.config = config

@@ -46,6 +46,7 @@ class Differential(Variant):
     """softmax(q1 . k1 / sqrt(d/2)) - l softmax(q2 . k2 / sqrt(d/2)), l learned; RMSNorm."""
 
     averages_values = False
+    maps = 2
 
     def __init__(self, config: DifferentialConfig, context: Context) -> None:
         super().__init__(config, context)
