@@ -336,9 +336,8 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
 
 def _abreast(names: Sequence[str], width: float) -> int:
     """How many entries of a legend fit into one of its rows, `width` in inches."""
-    if not names:
-        return 1
-    return max(1, min(len(names), int((width - 0.3) / (0.075 * max(map(len, names)) + 0.55))))
+    longest = max(map(len, names), default=1)
+    return max(1, min(len(names), int((width - 0.3) / (0.075 * longest + 0.55))))
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
