@@ -101,7 +101,9 @@ def peak_scores(prepared: Prepared, call: Call) -> Tensor:
     """
     q, k, nq = prepared.q, prepared.k.mT, prepared.q.shape[-2]
     peaks = torch.full((q.shape[1],), -torch.inf, device=q.device)
-    step = max(1, block_scores(q.device) // max(1, q.shape[:-2].numel() * k.shape[-1]))
+    if q.numel() == 0 or k.numel() == 0:
+        return peaks
+    step = max(1, block_scores(q.device) // (q.shape[:-2].numel() * k.shape[-1]))
     for start in range(0, nq, step):
         rows = torch.arange(start, min(nq, start + step), device=q.device)
         scores = q[..., start : start + step, :] @ k * prepared.scale

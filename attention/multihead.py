@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from .core import AttentionCore
 from .packing import Packing, packing_of
-from .variant import NEEDS_INPUT, NEEDS_WEIGHTS, LayerState, Projections
+from .variant import NEEDS_INPUT, LayerState, Projections, Variant
 
 PROJECTIONS = ("separate", "fused")
 INITS = ("linear", "xavier")
@@ -123,6 +123,7 @@ class MultiHeadAttention(nn.Module):
                 "out": (dim, inner),
             },
         )
+        self._weights_change = type(self.core.variant).weight is not Variant.weight
         self.core.variant.adopt(self.projections())
 
     def forward(
@@ -323,11 +324,11 @@ class MultiHeadAttention(nn.Module):
 
     def _linear(self, role: str, linear: nn.Linear, tokens: Tensor) -> Tensor:
         """A projection; by itself unless the variant changes its weight, for the sake of hooks."""
-        variant = self.core.variant
-        if NEEDS_WEIGHTS not in variant.capabilities:
+        if not self._weights_change:
             projected: Tensor = linear(tokens)
             return projected
-        return functional.linear(tokens, variant.weight(role, linear.weight), linear.bias)
+        weight = self.core.variant.weight(role, linear.weight)
+        return functional.linear(tokens, weight, linear.bias)
 
     def _split(self, tokens: Tensor) -> Tensor:
         """(B, N, H * D) to (B, H, N, D), a view."""

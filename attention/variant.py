@@ -22,7 +22,7 @@ ALL_CAPABILITIES = REQUESTS | {"causal", "cross"}
 """What a variant that only changes q, k, v and the scale can do."""
 
 NEEDS_STATE = "needs_state"
-"""Declared beside the capabilities by variants that look at the layer before."""
+"""Declared beside the capabilities by variants that look at the layers before."""
 
 NEEDS_INPUT = "needs_input"
 """Declared beside the capabilities by variants that look at the tokens of the queries."""
@@ -231,7 +231,11 @@ class Prepared(NamedTuple):
 
 
 class Variant(nn.Module, ABC):
-    """An attention mechanism, as the change of q, k, v and scale before one fused call.
+    """An attention mechanism: what it makes of q, k, v and the scale before the kernels.
+
+    Most need :meth:`prepare` alone. Around it there are hooks: on the weights of the projections
+    (:meth:`weight`, :meth:`adopt`), on the output (:meth:`merge`, :meth:`finish`), and after an
+    optimizer step (:meth:`after_step`).
 
     A subclass lives in its own file of `variants/`, registers itself, and declares in
     `capabilities` what it can honour: `"causal"`, `"padding"`, `"bias"`, `"packed"`, `"cross"`,

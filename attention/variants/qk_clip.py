@@ -82,11 +82,16 @@ class QKClip(Variant):
             torch.distributed.all_reduce(self.peaks, torch.distributed.ReduceOp.MAX)
         threshold = self.config.threshold
         ratio = torch.where(self.peaks > threshold, threshold / self.peaks, 1.0)
-        for name in ("q", "k"):
-            for tensor in projections[name]:
-                if tensor is not None:
-                    of_heads = tensor.view(self.context.heads, -1)
-                    of_heads.mul_(ratio.sqrt().to(tensor.dtype)[:, None])
+        tensors = [(name, t) for name in ("q", "k") for t in projections[name] if t is not None]
+        for name, tensor in tensors:
+            if tensor.grad_fn is not None and not tensor._is_view():
+                raise ValueError(
+                    f"attention='qk_clip' cannot scale the projection to {name}: it is computed "
+                    "from other parameters; remove its parametrization"
+                )
+        for _, tensor in tensors:
+            of_heads = tensor.detach().view(self.context.heads, -1)
+            of_heads.mul_(ratio.sqrt().to(tensor.dtype)[:, None])
         self.peaks.fill_(-torch.inf)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

@@ -131,6 +131,22 @@ def test_replicas_clip_by_the_largest_score_of_all(monkeypatch: pytest.MonkeyPat
     assert not torch.equal(states[0]["q_proj.weight"], layer().q_proj.weight)
 
 
+def test_a_weight_that_is_computed_is_refused() -> None:
+    """What is written into it would be lost."""
+    model = layer()
+    nn.utils.parametrizations.weight_norm(model.q_proj)
+    model(tokens())
+    with pytest.raises(ValueError, match=r"projection to q.*parametrization"):
+        after_step(model)
+
+
+@pytest.mark.parametrize("shape", [(0, 7, WIDTH), (2, 0, WIDTH)])
+def test_an_empty_batch_has_no_largest_score(shape: tuple[int, ...]) -> None:
+    model = layer()
+    model(torch.zeros(shape).double())
+    assert (model.core.variant.peaks == -torch.inf).all()
+
+
 @pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan])
 def test_a_threshold_is_above_zero(threshold: float) -> None:
     with pytest.raises(ValueError, match="threshold="):
