@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .compiling import not_compiled
 from .mapped import MappedAttention
-from .maps import add_mask, probabilities_of
+from .maps import add_mask, lowest_of, mapped_weights, probabilities_of
 from .normalize import widen
 from .recompute import RecomputedAttention, block_scores, draw_kept, masked_softmax
 from .sinks import attend_with_sink, tensor_of, with_sink_as_key
@@ -85,7 +85,10 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 def weights_of(prepared: Prepared, logits: Tensor) -> Tensor:
     """Attention weights of logits (..., Nk) with the masks in them; zeros where all are -inf."""
     if prepared.map is not None:
-        return prepared.map.weights(logits)
+        visible = logits > -torch.inf
+        filled = logits.masked_fill(~visible, lowest_of(logits.dtype))
+        hidden = ~visible.any(-1, keepdim=True)
+        return prepared.map.weights(filled, visible).masked_fill(hidden, 0.0)
     if prepared.sink is None:
         return probabilities_of(logits)
     column = tensor_of(prepared.sink, logits.device).to(logits.dtype)
@@ -193,7 +196,7 @@ def _attend_storing(prepared: Prepared, call: Call, dropout: float) -> Tensor:
             column = None if sink is None else tensor_of(sink, q.device)
             weights, _, hidden = masked_softmax(scores, mask, column)
         else:
-            weights, hidden = map_.weights(add_mask(map_.transform(scores), mask)), None
+            weights, hidden = mapped_weights(map_, scores, mask)
         if dropout > 0.0:
             kept = draw_kept(weights.shape, dropout, dtype=weights.dtype, device=q.device)
             weights = weights * kept

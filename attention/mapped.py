@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .maps import ScoreMap, add_mask
+from .maps import ScoreMap, mapped_weights
 from .recompute import blocks, draw_kept, part_of
 
 
 class MappedAttention(torch.autograd.Function):
-    """dropout(map(scale q k^T, mask)) v; nothing of the size of all scores is kept.
+    """dropout(map(scale q k^T, mask)) v, zeros for a query that sees no key.
 
-    The backward pass computes the weights of a block again and leaves the derivative of the map to
-    autograd; the dropout mask is drawn again from the seed.
+    Nothing of the size of all scores is kept. The backward pass computes the weights of a block
+    again and leaves the derivative of the map to autograd; the dropout mask is drawn again from
+    the seed.
 
     Arguments: q (B, H, Nq, D), k (B, H, Nk, D), v (B, H, Nk, Dv); mask of four axes, each of full
     length or one, bool (True = visible) or float to be added, or None; map; scale; dropout; seed.
@@ -39,12 +40,13 @@ class MappedAttention(torch.autograd.Function):
             for batch, rows in blocks(q, k):
                 scores = (q[batch, :, rows] * scale) @ k[batch].mT
                 part = None if mask is None else part_of(mask, batch, rows)
-                weights = map_.weights(add_mask(map_.transform(scores), part))
+                weights, hidden = mapped_weights(map_, scores, part)
                 if dropout:
                     weights = weights * draw_kept(
                         weights.shape, dropout, generator, weights.dtype, q.device
                     )
-                out[batch, :, rows] = (weights @ v[batch]).mul_(1.0 / (1.0 - dropout))
+                block = (weights @ v[batch]).mul_(1.0 / (1.0 - dropout))
+                out[batch, :, rows] = block if hidden is None else block.masked_fill_(hidden, 0.0)
         return out
 
     @staticmethod
@@ -67,8 +69,10 @@ class MappedAttention(torch.autograd.Function):
                 if grad_mask is not None and part is not None:
                     leaves.append(part.requires_grad_())
                 with torch.enable_grad():
-                    weights = map_.weights(add_mask(map_.transform(leaves[0]), part))
+                    weights, hidden = mapped_weights(map_, leaves[0], part)
                 grad_out = grad[batch, :, rows] * (1.0 / (1.0 - dropout))
+                if hidden is not None:
+                    grad_out.masked_fill_(hidden, 0.0)
                 grad_weights = grad_out @ v[batch].mT
                 dropped = weights.detach()
                 if dropout:

@@ -23,10 +23,16 @@ class ScoreMap(ABC):
         return scores
 
     @abstractmethod
-    def weights(self, logits: Tensor) -> Tensor:
-        """Weights (..., Nk) of the transformed scores with bias; hidden keys have -inf there.
+    def weights(self, logits: Tensor, visible: Tensor | None) -> Tensor:
+        """Weights (..., Nk) of the transformed scores with bias.
 
-        Hidden keys have weight zero, whole rows of them too, and no gradient is NaN.
+        Args:
+            logits: (..., Nk); hidden keys have a number there that is lower than any logit.
+            visible: bool, broadcastable to the logits; None = all keys are seen.
+
+        Returns:
+            Zero for hidden keys. Rows that see nothing are without meaning, but they and their
+            gradients are finite.
         """
 
 
@@ -35,8 +41,35 @@ class SoftmaxMap(ScoreMap):
 
     is_softmax = True
 
-    def weights(self, logits: Tensor) -> Tensor:
-        return probabilities_of(logits)
+    def weights(self, logits: Tensor, visible: Tensor | None) -> Tensor:
+        return logits.softmax(-1)
+
+
+def mapped_weights(
+    map_: ScoreMap, scores: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Weights of scores (B, H, Nq, Nk) under a mask as for :func:`add_mask`.
+
+    Returns:
+        Weights, and which rows see no key, broadcastable to (B, H, Nq, 1): the weights of those
+        are without meaning but finite. None where there is no mask.
+    """
+    logits = map_.transform(scores)
+    if mask is None:
+        return map_.weights(logits, None), None
+    lowest = lowest_of(logits.dtype)
+    if mask.dtype == torch.bool:
+        # Added and not filled in, which takes ten times as long on a CPU.
+        visible = mask
+        added = torch.zeros_like(mask, dtype=logits.dtype).masked_fill_(~mask, lowest)
+    else:
+        visible, added = mask > -torch.inf, mask.clamp_min(lowest)
+    return map_.weights(logits + added, visible), ~visible.any(-1, keepdim=True)
+
+
+def lowest_of(dtype: torch.dtype) -> float:
+    """What stands for minus infinity where rows without a visible key must not give NaN."""
+    return torch.finfo(dtype).min / 4
 
 
 def probabilities_of(logits: Tensor) -> Tensor:

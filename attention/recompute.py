@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .maps import lowest_of
+
 BLOCK_SCORES = 2**18
 """Scores of a block: 1 MB in float32, so that its temporaries stay in a core's cache."""
 
@@ -163,9 +165,8 @@ def masked_softmax(
     """
     hidden = None
     if mask is not None:
-        # A large finite number instead of -inf keeps rows without a visible key free of NaN. It is
-        # added also for a mask of booleans: filling takes ten times as long on a CPU.
-        lowest = torch.finfo(scores.dtype).min / 4
+        # Added also for a mask of booleans: filling takes ten times as long on a CPU.
+        lowest = lowest_of(scores.dtype)
         if mask.dtype == torch.bool:
             hidden = ~mask.any(-1, keepdim=True)
             added = torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, lowest)

@@ -61,12 +61,12 @@ class SinkAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, mask, out, total = ctx.saved_tensors
         causal, scale = ctx.settings
-        grads = _backward(grad, q, k, v, out, total, 0.0, causal, attn_mask=mask, scale=scale)
         grad_sink = None
         if ctx.needs_input_grad[3]:
             along = (grad * out).sum(-1).to(total.dtype)
             of_rows = (_as_row(sink, total) - total).exp_().mul_(along).neg_()
             grad_sink = of_rows.unsqueeze(-1).sum_to_size(sink.shape).to(sink.dtype)
+        grads = _backward(grad, q, k, v, out, total, 0.0, causal, attn_mask=mask, scale=scale)
         return *grads, grad_sink, None, None, None
 
 

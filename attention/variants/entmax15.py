@@ -38,15 +38,12 @@ class Entmax15Config:
 class Entmax15Map(ScoreMap):
     """max(0, s/2 - tau)^2 with the sum one."""
 
-    def weights(self, logits: Tensor) -> Tensor:
-        hidden = (logits == -torch.inf).all(-1, keepdim=True)
-        halves = 0.5 * logits.masked_fill(hidden, 0.0)
-        halves = halves - halves.detach().amax(-1, keepdim=True)
+    def weights(self, logits: Tensor, visible: Tensor | None) -> Tensor:
+        halves = 0.5 * (logits - logits.detach().amax(-1, keepdim=True))
         fixed, tau = halves.detach(), torch.full_like(halves[..., :1], -1.0)
         for _ in range(STEPS):
             tau = _newton(fixed, tau)
-        weights = (halves - _newton(halves, tau)).relu().square()
-        return weights.masked_fill(hidden, 0.0)
+        return (halves - _newton(halves, tau)).relu().square()
 
 
 def _newton(halves: Tensor, tau: Tensor) -> Tensor:

@@ -33,9 +33,12 @@ class SigmoidConfig:
 class SigmoidMap(ScoreMap):
     """sigmoid(s - log n), n keys visible."""
 
-    def weights(self, logits: Tensor) -> Tensor:
-        visible = (logits > -torch.inf).sum(-1, keepdim=True).clamp_min(1)
-        return torch.sigmoid(logits - visible.to(logits.dtype).log())
+    def weights(self, logits: Tensor, visible: Tensor | None) -> Tensor:
+        if visible is None:
+            return torch.sigmoid(logits - math.log(max(1, logits.shape[-1])))
+        visible = visible.expand(*visible.shape[:-1], logits.shape[-1])
+        count = visible.sum(-1, keepdim=True).clamp_min(1)
+        return torch.sigmoid(logits - count.to(logits.dtype).log())
 
 
 @register(

@@ -36,10 +36,11 @@ class SoftpickConfig:
 class SoftpickMap(ScoreMap):
     """relu(e^s - 1) / (sum |e^s - 1| + eps)."""
 
-    def weights(self, logits: Tensor) -> Tensor:
+    def weights(self, logits: Tensor, visible: Tensor | None) -> Tensor:
         peak = logits.detach().amax(-1, keepdim=True).relu()
         excess = torch.exp(logits - peak) - torch.exp(-peak)
-        excess = excess.masked_fill(logits == -torch.inf, 0.0)
+        if visible is not None:
+            excess = excess.masked_fill(~visible, 0.0)
         return excess.relu() / (excess.abs().sum(-1, keepdim=True) + EPS)
 
 
