@@ -123,7 +123,7 @@ class MultiHeadAttention(nn.Module):
                 "out": (dim, inner),
             },
         )
-        self._weights_change = type(self.core.variant).weight is not Variant.weight
+        self._weights_change = type(self.core.variant).reparametrize is not Variant.reparametrize
         self.core.variant.adopt(self.projections())
 
     def forward(
@@ -310,7 +310,7 @@ class MultiHeadAttention(nn.Module):
                 self._linear("v", self.v_proj, source),
             )
         q, k, v = (
-            functional.linear(tokens, self.core.variant.weight(role, weight), bias)
+            functional.linear(tokens, self.core.variant.reparametrize(role, weight), bias)
             for role, tokens, weight, bias in zip(
                 "qkv", (x, source, source), *self._split_qkv(), strict=True
             )
@@ -327,7 +327,7 @@ class MultiHeadAttention(nn.Module):
         if not self._weights_change:
             projected: Tensor = linear(tokens)
             return projected
-        weight = self.core.variant.weight(role, linear.weight)
+        weight = self.core.variant.reparametrize(role, linear.weight)
         return functional.linear(tokens, weight, linear.bias)
 
     def _split(self, tokens: Tensor) -> Tensor:

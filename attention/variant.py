@@ -234,8 +234,8 @@ class Variant(nn.Module, ABC):
     """An attention mechanism: what it makes of q, k, v and the scale before the kernels.
 
     Most need :meth:`prepare` alone. Around it there are hooks: on the weights of the projections
-    (:meth:`weight`, :meth:`adopt`), on the output (:meth:`merge`, :meth:`finish`), and after an
-    optimizer step (:meth:`after_step`).
+    (:meth:`reparametrize`, :meth:`adopt`), on the output (:meth:`merge`, :meth:`finish`), and
+    after an optimizer step (:meth:`after_step`).
 
     A subclass lives in its own file of `variants/`, registers itself, and declares in
     `capabilities` what it can honour: `"causal"`, `"padding"`, `"bias"`, `"packed"`, `"cross"`,
@@ -282,7 +282,7 @@ class Variant(nn.Module, ABC):
         """What leaves the layer, from the merged output (B, H, Nq, D) of the kernel."""
         return out
 
-    def weight(self, projection: str, weight: Tensor) -> Tensor:
+    def reparametrize(self, projection: str, weight: Tensor) -> Tensor:
         """The weight that is used for a projection in the place of the one that is learned.
 
         Args:

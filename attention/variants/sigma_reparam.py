@@ -75,7 +75,7 @@ class SigmaReparam(Variant):
             sigma: Tensor = torch.linalg.vector_norm(wide @ direction)
         return sigma
 
-    def weight(self, projection: str, weight: Tensor) -> Tensor:
+    def reparametrize(self, projection: str, weight: Tensor) -> Tensor:
         factor: Tensor = self.gain[projection] / _or_one(self.sigma(projection, weight))
         return weight * factor.to(weight.dtype)
 

@@ -86,7 +86,7 @@ class Projections(nn.Module):
 
     def _map(self, role: str, tokens: Tensor) -> Tensor:
         """A projection, with what the variant makes of its weight."""
-        return F.linear(tokens, self.core.variant.weight(role, self._linear(role).weight))
+        return F.linear(tokens, self.core.variant.reparametrize(role, self._linear(role).weight))
 
     def _linear(self, role: str) -> nn.Linear:
         linear: nn.Linear = getattr(self, f"{role}_proj")

@@ -178,6 +178,11 @@ def test_random_initial_values_leave_the_random_stream_alone() -> None:
     assert len(set(torch.cat([*weights, *found]).tolist())) == 24, "differ from layer to layer"
 
 
+@pytest.mark.parametrize("name", ["weight", "bias", "scale", "gain", "norm", "gate"])
+def test_parameters_may_have_the_names_that_they_usually_have(name: str) -> None:
+    assert not hasattr(Variant, name)
+
+
 def test_a_name_is_given_once_and_options_have_defaults() -> None:
     with pytest.raises(ValueError, match="already"):
         registry.register("quest", PlainConfig, summary="", source="")(Plain)

@@ -58,7 +58,7 @@ def test_the_norm_of_every_weight_is_its_gain() -> None:
     for _ in range(400):
         after_step(reparametrised)
     for name, (weight, _) in reparametrised.projections().items():
-        used = variant.weight(name, weight)
+        used = variant.reparametrize(name, weight)
         assert torch.linalg.matrix_norm(used, 2).item() == pytest.approx(0.3, rel=1e-9)
         exact = 0.3 * weight / torch.linalg.matrix_norm(weight, 2)
         assert_equal(used, exact, weight)
@@ -90,7 +90,7 @@ def test_a_stale_direction_is_harmless() -> None:
         assert 0.2 < ratio < 1.0
     adopt_weights(reparametrised)
     for name, (weight, _) in reparametrised.projections().items():
-        used = variant.weight(name, weight)
+        used = variant.reparametrize(name, weight)
         torch.testing.assert_close(used, weight, rtol=1e-6, atol=1e-6)
 
 

@@ -118,7 +118,7 @@ def explicit_probabilities_equal_the_fused_path(name: str, options: Options) -> 
                 assert_values(logits.softmax(-1), weights)
             projected = {}
             for role, (weight, bias) in layer.projections().items():
-                projected[role] = layer.core.variant.weight(role, weight), bias
+                projected[role] = layer.core.variant.reparametrize(role, weight), bias
             v = functional.linear(x, *projected["v"])
             v = v.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
             heads = (weights @ v).transpose(1, 2).flatten(2)

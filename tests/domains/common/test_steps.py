@@ -99,7 +99,9 @@ def test_weights_drawn_after_the_layer_are_adopted() -> None:
     model = module("sigma_reparam")
     variant = model.net.attention.core.variant
     for name, (weight, _) in model.net.attention.projections().items():
-        torch.testing.assert_close(variant.weight(name, weight), weight, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            variant.reparametrize(name, weight), weight, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_other_variants_are_not_bothered(monkeypatch: pytest.MonkeyPatch) -> None:
