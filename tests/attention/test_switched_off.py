@@ -94,7 +94,7 @@ def test_differential_without_its_second_map_and_its_norm() -> None:
     for name, value in (("query_1", 0.0), ("key_1", 0.0), ("query_2", 1.0)):
         getattr(variant, name).data.fill_(value)
     variant.key_2.data.fill_(math.log1p(variant.start) / (D // 2))
-    assert variant.share().abs() < 1e-15
+    assert variant.share().abs() < 1e-14
     out = variant.merge(kernels.attend(variant.prepare(q, k, v, Call()), Call()))
     half = D // 2
     standard = AttentionCore(H, half, variant="standard").double()
@@ -103,6 +103,19 @@ def test_differential_without_its_second_map_and_its_norm() -> None:
     (of_q, of_k) = torch.autograd.grad(out.square().sum(), (q, k))
     assert (of_q[..., half:] == 0).all()
     assert (of_k[..., half:] == 0).all()
+
+
+def test_differential_starts_with_the_share_of_its_depth() -> None:
+    """0.8 - 0.6 exp(-0.3 l), l from 0, and learned vectors that nearly cancel."""
+    for layer, start in ((0, 0.2), (1, 0.3555090675909693), (9, 0.7596767)):
+        variant = core("differential", layer=layer, num_layers=10).variant
+        assert variant.start == pytest.approx(start, rel=1e-7)
+        assert variant.share().item() == pytest.approx(start, abs=0.2)
+    variant.norm.data.fill_(2.0)
+    out = variant.finish(torch.full((1, H, 1, D), 3.0).double(), Call())
+    torch.testing.assert_close(
+        out, torch.full_like(out, 2.0 * (1.0 - variant.start)), atol=1e-5, rtol=0
+    )
 
 
 def _scaled(logits: Tensor, factor: Tensor) -> Tensor:
