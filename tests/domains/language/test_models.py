@@ -19,6 +19,7 @@ from tests.test_architecture import ROOT
 
 from .networks import (
     FAMILIES,
+    REFUSED,
     LargestTensor,
     config,
     counted,
@@ -38,7 +39,7 @@ PUBLISHED = {
 
 LAYERS = 16
 EXACT: dict[str, float] = {"atol": 1e-12, "rtol": 0.0}
-CASES = [(family, variant) for family in FAMILIES for variant in variants()]
+CASES = [(family, variant) for family in FAMILIES for variant in variants(family)]
 
 
 def model_of(recipe: str) -> ModelConfig:
@@ -56,8 +57,10 @@ def own_parameters(variant: str, model: ModelConfig) -> int:
     }.get(variant, 0)
 
 
-@pytest.mark.parametrize("recipe", PUBLISHED)
-@pytest.mark.parametrize("variant", variants())
+@pytest.mark.parametrize(
+    ("recipe", "variant"),
+    [(recipe, name) for recipe in PUBLISHED for name in variants(model_of(recipe).family)],
+)
 def test_parameters_are_the_published_ones_and_the_variants_own(recipe: str, variant: str) -> None:
     model = model_of(recipe)
     assert model.name == recipe
@@ -107,6 +110,14 @@ def test_a_later_token_changes_nothing_before_it(family: str, variant: str) -> N
         # Not bit for bit: which tokens share a product of the softmax depends on the targets.
         torch.testing.assert_close(joined[:, :changed], expected[:, :changed], **EXACT)
         assert not torch.allclose(joined[:, changed:], expected[:, changed:])
+
+
+@pytest.mark.parametrize(("family", "variant"), REFUSED)
+def test_what_a_family_cannot_serve_is_refused_by_name(family: str, variant: str) -> None:
+    """That the table is complete is the other tests' matter: they run all variants not in it."""
+    named = f"attention='{variant}'.*{REFUSED[family, variant]}.*{family}; use model.family="
+    with pytest.raises(UnsupportedError, match=named):
+        network(config(family), variant)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
