@@ -1,4 +1,8 @@
-"""What the loaders give: crops to train on, whole pictures to be scored."""
+"""What the loaders give: crops to train on, whole pictures to be scored.
+
+`DataInfo.sizes` holds `train` and `val` (pictures), `classes`, and `crop`: the side of a training
+crop and of the windows of the evaluation, smaller than the recipe's for made-up data.
+"""
 
 from __future__ import annotations
 

@@ -260,12 +260,12 @@ SPEC = DomainSpec(
         "slide_overlap": Protocol(
             "slide_overlap",
             1,
-            "single scale, windows that overlap by 32 pixels (window 512, stride 480), last weights",
+            "single scale, windows overlap by 32 pixels (window 512, stride 480), last weights",
         ),
         "multiscale": Protocol(
             "multiscale",
             1,
-            "six scales from 0.5 to 1.75, each also mirrored, windows that overlap by 32 pixels",
+            "six scales from 0.5 to 1.75, each also mirrored, windows overlap by 32 pixels",
         ),
     },
 )
