@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from domains.common import corruption_blur as blur
 from domains.common import corruption_digital as digital
 from domains.common import corruption_noise as noise
+from domains.common import corruption_weather as weather
 from domains.common.corruption_presets import SEVERITIES
 from domains.contract import refuse_unknown, refuse_unless
 
@@ -31,6 +33,15 @@ CORRUPTIONS: Mapping[str, Corruption] = {
         noise.shot_noise,
         noise.impulse_noise,
         noise.speckle_noise,
+        blur.defocus_blur,
+        blur.glass_blur,
+        blur.motion_blur,
+        blur.zoom_blur,
+        blur.gaussian_blur,
+        weather.snow,
+        weather.frost,
+        weather.fog,
+        weather.spatter,
         digital.brightness,
         digital.contrast,
         digital.saturate,

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from domains.base import BenchmarkData
-from domains.common.corruptions import corrupt
 from domains.common.corruption_presets import PRESETS
+from domains.common.corruptions import corrupt
 from domains.common.files import sha256
 from domains.common.seeds import derive
 from domains.contract import DataCorrupt, DataInfo, DataKind, DataSource
