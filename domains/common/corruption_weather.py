@@ -144,12 +144,28 @@ def spatter(image: Floats, severity: int, generator: np.random.Generator) -> Flo
 
 def _relief(drops: npt.NDArray[np.uint8]) -> Floats:
     """Light on the drops, from the distance to their edges, lit from one side."""
-    distance = ndimage.distance_transform_edt(~edges(drops, 50, 150))
-    near = _box(np.minimum(distance, 20.0)).astype(np.uint8)
-    spread = _equalised(near).astype(np.int32)
+    near = _box(np.minimum(_distance(edges(drops, 50, 150)), 20.0))
+    # The mean of equal whole numbers must not lose one to rounding.
+    spread = _equalised((near + 1e-3).astype(np.uint8)).astype(np.int32)
     slope = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
     lit = np.clip(ndimage.correlate(spread, slope, mode="mirror"), 0, 255)
     return np.rint(_box(lit.astype(np.float32))).astype(np.float32)
+
+
+def _distance(marked: npt.NDArray[np.bool_]) -> Floats:
+    """To the nearest marked pixel, as a king and a knight go (Borgefors 1986).
+
+    A step costs 1 along an axis, 1.4 along a diagonal, 2.1969 as a knight's move. What is added
+    to the true distance, up to 2 %, decides where the relief has its steps.
+    """
+    if not marked.any():
+        return np.full(marked.shape, np.inf, np.float32)
+    nearest = ndimage.distance_transform_edt(~marked, return_distances=False, return_indices=True)
+    apart = np.abs(nearest - np.indices(marked.shape))
+    far, near = apart.max(axis=0), apart.min(axis=0)
+    knight = np.minimum(near, far - near)
+    diagonal = np.maximum(2 * near - far, 0)
+    return 2.1969 * knight + 1.4 * diagonal + np.maximum(far - 2 * near, 0)
 
 
 def _box(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
