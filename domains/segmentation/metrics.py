@@ -88,10 +88,15 @@ class Confusions(Metric):
         counted = torch.bincount(pairs, minlength=self.classes**2)
         self.counts[self.rows[condition]] += counted.view(self.classes, self.classes)
 
-    def compute(self) -> dict[Condition, Scores]:
-        """Scores of every condition under which pixels were counted."""
+    def compute(self) -> Tensor:
+        """(conditions, K, K) counts of all processes."""
+        return self.counts
+
+    def scores(self) -> dict[Condition, Scores]:
+        """Scores of every condition under which pixels were counted, in all processes."""
+        counts: Tensor = self.compute()
         return {
-            condition: scores_of(self.counts[row])
+            condition: scores_of(counts[row])
             for condition, row in self.rows.items()
-            if self.counts[row].any()
+            if counts[row].any()
         }

@@ -83,7 +83,7 @@ class SegmentationModule(BenchmarkModule):
         self.val_counts.update(found, batch.masks[0], UNCHANGED)
 
     def on_validation_epoch_end(self) -> None:
-        self.log("val/miou", self.val_counts.compute()[UNCHANGED].miou)
+        self.log("val/miou", self.val_counts.scores()[UNCHANGED].miou)
         self.val_counts.reset()
 
     def test_step(self, batch: EvaluationPicture, batch_idx: int) -> None:
@@ -91,7 +91,7 @@ class SegmentationModule(BenchmarkModule):
         self.test_counts.update(found, batch.masks[0], (batch.corruption, batch.severity))
 
     def on_test_epoch_end(self) -> None:
-        scores = self.test_counts.compute()
+        scores = self.test_counts.scores()
         clean = scores.pop(UNCHANGED)
         found = {
             "test/miou": clean.miou,
