@@ -34,10 +34,11 @@ class Batch:
 
 @dataclass
 class EvaluationPicture:
-    """One picture at its evaluation size, with the labels at its original size.
+    """One picture at its evaluation sizes, with the labels at its original size.
 
     Attributes:
-        images: (1, 3, H, W) float32, RGB, normalised.
+        images: for every scale of the protocol, in order, (1, 3, H, W) float32, RGB, normalised;
+            each is resized from the original. On `val` the picture at scale 1 alone.
         masks: (1, H0, W0) int64 classes, `IGNORED` where there is none.
         name: of the picture, unique in its split.
         split: `val` while training, `test` at the end.
@@ -45,7 +46,7 @@ class EvaluationPicture:
         severity: of the corruption, 1 to 5; 0 without one.
     """
 
-    images: Tensor
+    images: list[Tensor]
     masks: Tensor
     name: str
     split: str

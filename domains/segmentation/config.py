@@ -249,6 +249,13 @@ class SegmentationRecipe(RecipeConfig):
 OVERLAP = 32
 """Pixels that neighbouring windows share under `slide_overlap` and `multiscale`."""
 
+SCALES: dict[str, tuple[float, ...]] = {
+    "slide": (1.0,),
+    "slide_overlap": (1.0,),
+    "multiscale": (0.5, 0.75, 1.0, 1.25, 1.5, 1.75),
+}
+"""By protocol, the factors on the frame that a picture is resized to before it is tested."""
+
 SPEC = DomainSpec(
     schema={"dataset": DatasetConfig, "model": ModelConfig, "recipe": SegmentationRecipe},
     protocols={
