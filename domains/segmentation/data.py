@@ -19,7 +19,7 @@ from domains.common.seeds import derive
 from domains.contract import DataCorrupt, DataInfo, DataKind, DataSource
 from domains.segmentation import sources
 from domains.segmentation.batch import CLEAN, Batch, EvaluationPicture
-from domains.segmentation.config import DatasetConfig, SegmentationRecipe
+from domains.segmentation.config import SCALES, DatasetConfig, SegmentationRecipe
 from domains.segmentation.folders import Pair
 from domains.segmentation.images import Pixels, read_image, read_indices
 from domains.segmentation.labels import LabelRule, Labels
@@ -178,6 +178,7 @@ class Scored(Dataset[EvaluationPicture]):
         pictures: of the split.
         recipe: how they are resized and normalised.
         looks: what is scored, in order.
+        scales: factors on the frame, for each of which a picture is resized.
         corruption_seed: with the picture's name, the corruption and its severity it decides what
             is drawn.
     """
@@ -188,12 +189,14 @@ class Scored(Dataset[EvaluationPicture]):
         pictures: Pictures,
         recipe: SegmentationRecipe,
         looks: Sequence[Look],
+        scales: Sequence[float],
         corruption_seed: int,
     ) -> None:
         self.split = split
         self.pictures = pictures
         self.recipe = recipe
         self.looks = looks
+        self.scales = scales
         self.corruption_seed = corruption_seed
 
     def __len__(self) -> int:
@@ -206,9 +209,9 @@ class Scored(Dataset[EvaluationPicture]):
         if look.corruption != CLEAN:
             seed = derive(self.corruption_seed, name, look.corruption, look.severity)
             image = corrupt(image, look.corruption, look.severity, np.random.default_rng(seed))
-        pixels = evaluation_picture(image, self.recipe)
+        pixels = [evaluation_picture(image, self.recipe, scale) for scale in self.scales]
         return EvaluationPicture(
-            images=torch.from_numpy(pixels)[None],
+            images=[torch.from_numpy(each)[None] for each in pixels],
             masks=torch.from_numpy(labels.astype(np.int64))[None],
             name=name,
             split=self.split,
@@ -231,6 +234,7 @@ class SegmentationData(BenchmarkData):
         steps: batches of an epoch.
         seed: of the run.
         corrupted: looks at `val` with a corruption.
+        scales: of the test, see :class:`Scored`.
         corruption_seed: see :class:`Scored`.
     """
 
@@ -245,6 +249,7 @@ class SegmentationData(BenchmarkData):
         steps: int,
         seed: int,
         corrupted: Sequence[Look],
+        scales: Sequence[float],
         corruption_seed: int,
     ) -> None:
         super().__init__()
@@ -254,8 +259,9 @@ class SegmentationData(BenchmarkData):
         self.seed = seed
         self.crops = Crops(train, recipe, crop, seed)
         clean = [Look(number) for number in range(len(val.names))]
-        self.val = Scored("val", val, recipe, clean, corruption_seed)
-        self.test = Scored("test", val, recipe, [*clean, *corrupted], corruption_seed)
+        self.val = Scored("val", val, recipe, clean, [1.0], corruption_seed)
+        looks = [*clean, *corrupted]
+        self.test = Scored("test", val, recipe, looks, scales, corruption_seed)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         pictures = len(self.crops.pictures.names)
@@ -387,6 +393,7 @@ def _data(
         steps=steps,
         seed=cfg.seed,
         corrupted=[Look(number, *condition) for condition in conditions for number in looks],
+        scales=SCALES[cfg.protocol],
         corruption_seed=config.corruption_seed,
     )
 

@@ -207,7 +207,8 @@ def normalised(image: Pixels, statistics: str) -> Floats:
     return pixels
 
 
-def evaluation_picture(image: Pixels, recipe: SegmentationRecipe) -> Floats:
-    """(3, h, w) float32: a picture fitted into the frame, normalised."""
-    size = fitted(image.shape[:2], (recipe.long_side, recipe.short_side))
+def evaluation_picture(image: Pixels, recipe: SegmentationRecipe, scale: float = 1.0) -> Floats:
+    """(3, h, w) float32: a picture fitted into the frame times a factor, normalised."""
+    frame = (int(recipe.long_side * scale), int(recipe.short_side * scale))
+    size = fitted(image.shape[:2], frame)
     return normalised(resized_image(image, size), recipe.normalisation)
