@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 def gaussian_noise(image: Floats, severity: int, generator: np.random.Generator) -> Floats:
     """Normal noise of one deviation everywhere."""
     deviation = (0.08, 0.12, 0.18, 0.26, 0.38)[severity - 1]
-    return image + np.float32(deviation) * _normal(generator, image.shape)
+    return image + normal(generator, image.shape, 0.0, deviation)
 
 
 def shot_noise(image: Floats, severity: int, generator: np.random.Generator) -> Floats:
@@ -36,8 +36,11 @@ def impulse_noise(image: Floats, severity: int, generator: np.random.Generator) 
 def speckle_noise(image: Floats, severity: int, generator: np.random.Generator) -> Floats:
     """Normal noise in proportion to the value."""
     deviation = (0.15, 0.2, 0.35, 0.45, 0.6)[severity - 1]
-    return image + image * np.float32(deviation) * _normal(generator, image.shape)
+    return image + image * normal(generator, image.shape, 0.0, deviation)
 
 
-def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    return generator.standard_normal(shape, dtype=np.float32)
+def normal(
+    generator: np.random.Generator, shape: tuple[int, ...], mean: float, deviation: float
+) -> Floats:
+    """Normal numbers, drawn in float64: so NumPy's old generators give the reference's too."""
+    return generator.normal(mean, deviation, shape).astype(np.float32)

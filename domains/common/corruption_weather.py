@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from domains.common.corruption_blur import gaussian, trace, zoomed
 from domains.common.corruption_edges import edges
+from domains.common.corruption_noise import normal
 
 Floats = npt.NDArray[np.float32]
 
@@ -30,7 +31,7 @@ def snow(image: Floats, severity: int, generator: np.random.Generator) -> Floats
         (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
         (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
     )[severity - 1]
-    flakes = zoomed(_normal(generator, image.shape[:2], mean, deviation), size)
+    flakes = zoomed(normal(generator, image.shape[:2], mean, deviation), size)
     flakes = np.where(flakes < threshold, np.float32(0.0), np.minimum(flakes, 1.0))
     flakes = trace(flakes, radius, length, generator.uniform(-135, -45))
     flakes = np.rint(flakes * np.float32(255.0)) / np.float32(255.0)
@@ -73,7 +74,7 @@ def _crystals(shape: tuple[int, int], generator: np.random.Generator) -> Floats:
     """Bright ridges of several widths, of mean 0 and deviation 1."""
     total = np.zeros(shape, np.float32)
     for width, weight in OCTAVES:
-        coarse = _normal(generator, tuple(side // width + 4 for side in shape), 0.0, 1.0)
+        coarse = normal(generator, tuple(side // width + 4 for side in shape), 0.0, 1.0)
         smooth = ndimage.zoom(coarse, width, order=3)[: shape[0], : shape[1]]
         total -= np.float32(weight) * np.abs(smooth)
     total -= total.mean()
@@ -102,8 +103,8 @@ def _cloud(side: int, decay: float, generator: np.random.Generator) -> Floats:
     step, amplitude = side, 1.0
 
     def around(neighbours: Floats) -> Floats:
-        noise = generator.random(neighbours.shape, dtype=np.float32) * 2 - 1
-        return neighbours / 4 + np.float32(amplitude) * noise
+        noise = generator.uniform(-amplitude, amplitude, neighbours.shape)
+        return neighbours / 4 + noise.astype(np.float32)
 
     while step >= 2:
         half = step // 2
@@ -130,7 +131,7 @@ def spatter(image: Floats, severity: int, generator: np.random.Generator) -> Flo
         (0.65, 0.3, 1, 0.65, 1.5),
         (0.67, 0.4, 1, 0.65, 1.5),
     )[severity - 1]
-    liquid = gaussian(_normal(generator, image.shape[:2], mean, deviation), size)
+    liquid = gaussian(normal(generator, image.shape[:2], mean, deviation), size)
     wet = liquid >= threshold
     if severity > 3:
         cover = gaussian(wet.astype(np.float32), strength)
@@ -178,12 +179,3 @@ def _equalised(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     first = below[below > 0][0]
     scale = 255.0 / max(int(below[-1] - first), 1)
     return np.rint(np.maximum(below - first, 0) * scale).astype(np.uint8)[values]
-
-
-def _normal(
-    generator: np.random.Generator, shape: tuple[int, ...], mean: float, deviation: float
-) -> Floats:
-    noise = generator.standard_normal(shape, dtype=np.float32)
-    noise *= np.float32(deviation)
-    noise += np.float32(mean)
-    return noise
