@@ -53,8 +53,13 @@ def folders_named(name: str) -> Iterator[tuple[str, Path]]:
 
 def sha256(path: Path) -> str:
     """Hex digest of a file."""
+    return checksum(path, "sha256")
+
+
+def checksum(path: Path, algorithm: str) -> str:
+    """Hex digest of a file by one of hashlib's algorithms."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def reachable(url: str, timeout: float = 0.7) -> bool:
@@ -65,9 +70,10 @@ def reachable(url: str, timeout: float = 0.7) -> bool:
     answered = threading.Event()
 
     def connect() -> None:
-        host = urllib.parse.urlsplit(url).hostname
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port or (80 if parts.scheme == "http" else 443)
         try:
-            socket.create_connection((host or "", 443), timeout=timeout).close()
+            socket.create_connection((parts.hostname or "", port), timeout=timeout).close()
         except OSError:
             return
         answered.set()
@@ -78,13 +84,14 @@ def reachable(url: str, timeout: float = 0.7) -> bool:
     return answered.is_set()
 
 
-def download(url: str, path: Path, digest: str) -> None:
+def download(url: str, path: Path, digest: str, algorithm: str = "sha256") -> None:
     """Fetch a file and verify it.
 
     Args:
         url: where from.
         path: where to; its folder is there.
-        digest: SHA-256 that the file must have.
+        digest: checksum that the file must have.
+        algorithm: of the checksum; another than SHA-256 only where that is not published.
 
     Raises:
         OSError: no network, no such file, or no space.
@@ -93,8 +100,9 @@ def download(url: str, path: Path, digest: str) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": AGENT})
     with urllib.request.urlopen(request, timeout=60) as answer, path.open("wb") as out:
         shutil.copyfileobj(answer, out)
-    if (found := sha256(path)) != digest:
+    if (found := checksum(path, algorithm)) != digest:
+        name = algorithm.upper().replace("SHA", "SHA-")
         raise DataCorrupt(
-            f"{url} has SHA-256 {found}, expected {digest}. Fetch it again; if the address serves "
+            f"{url} has {name} {found}, expected {digest}. Fetch it again; if the address serves "
             "another file now, put the files into DATA_DIR."
         )

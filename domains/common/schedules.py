@@ -18,6 +18,10 @@ def _cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
+def _polynomial(progress: float) -> float:
+    return (1.0 - progress) ** 0.9
+
+
 def _rise(unit: int, warmup: int) -> float:
     return (unit + 1) / (warmup + 1)
 
@@ -51,6 +55,8 @@ SCHEDULES: dict[str, Schedule] = {
     # rampasek/GraphGPS at 2801570, `graphgps/optimizer/extra_optimizers.py`: the warm-up starts
     # with the first unit at (almost) zero, so that one unit less is trained.
     "cosine_from_zero": Schedule(_cosine, _rise_from_almost_zero),
+    # rstrudel/segmenter at 20d1bfa, `segm/optim/scheduler.py`.
+    "polynomial": Schedule(_polynomial),
     # IDSIA/lmtool-fwp, `src/train.py`.
     "cosine_from_start": Schedule(_cosine, _rise_from_zero, from_start=True),
 }
