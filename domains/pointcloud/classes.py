@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from domains.pointcloud.batch import IGNORED
+
 NAMES = (
     "barrier", "bicycle", "bus", "car", "construction_vehicle", "motorcycle", "pedestrian",
     "traffic_cone", "trailer", "truck", "driveable_surface", "other_flat", "sidewalk", "terrain",
     "manmade", "vegetation",
 )  # fmt: skip
 """The classes, in the order of their numbers."""
-
-IGNORED = -1
-"""Label of points that are neither trained on nor scored."""
 
 CATEGORIES = 32
 """Categories of the label files: 0 to 31."""
