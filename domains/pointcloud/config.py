@@ -191,12 +191,19 @@ class OneCycleConfig(ScheduleConfig):
         refuse_unless(fits, f"{key}.momentum", self.momentum, "two numbers from 0 to below 1")
 
     def factor(self, unit: int, total: int) -> float:
-        peak = self.share * total - 1.0
-        if unit <= peak:
-            low, high, progress = 1.0 / self.start, 1.0, unit / max(peak, 1e-9)
+        return self._between(unit, total, 1.0 / self.start, 1.0, 1.0 / (self.start * self.end))
+
+    def beta1(self, unit: int, total: int) -> float:
+        """First beta of the optimizer after `unit` of `total` steps."""
+        slow, fast = self.momentum
+        return self._between(unit, total, slow, fast, slow)
+
+    def _between(self, unit: int, total: int, first: float, peak: float, last: float) -> float:
+        top = self.share * total - 1.0
+        if unit <= top:
+            low, high, progress = first, peak, unit / top if top else 1.0
         else:
-            low, high = 1.0, 1.0 / (self.start * self.end)
-            progress = min(1.0, (unit - peak) / max(total - 1.0 - peak, 1e-9))
+            low, high, progress = peak, last, min(1.0, (unit - top) / (total - 1.0 - top))
         return high + 0.5 * (low - high) * (1.0 + math.cos(math.pi * progress))
 
 
