@@ -93,8 +93,10 @@ def parse(points: bytes, labels: bytes, points_name: str, labels_name: str) -> C
         DataCorrupt: see :meth:`FrameFiles.read`.
     """
     refuse_sizes(len(points), len(labels), points_name, labels_name)
-    values = np.frombuffer(points, dtype="<f4").reshape(-1, COLUMNS)[:, :4]
-    if not (finite := np.isfinite(values).all(axis=1)).all():
+    values = np.frombuffer(points, dtype="<f4").reshape(-1, COLUMNS)
+    # All at once first: row by row takes ten times as long.
+    if not np.isfinite(values).all():
+        finite = np.isfinite(values).all(axis=1)
         raise DataCorrupt(
             f"{points_name}: {np.count_nonzero(~finite):,} of {len(values):,} points hold NaN or "
             f"infinity, the first is point {int(np.argmin(finite))}"

@@ -61,7 +61,7 @@ class Thinned(NamedTuple):
 def thin(points: Points, size: float, generator: torch.Generator) -> Thinned:
     """Keep one random point of every occupied cell of `size` metres."""
     kept = grid.sample(points.coord, size, generator)
-    coord, intensity, label = (values[kept.index] for values in points)
+    coord, intensity, label = (values.index_select(0, kept.index) for values in points)
     return Thinned(coord, kept.grid, intensity, label, kept.inverse, points.label)
 
 
