@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attention.packing import Packing, packing_of
-from domains.pointcloud.serialization import inverse_of, patches_of, ranks
+from domains.pointcloud.serialization import patches_of, ranks
 from domains.pointcloud.sparse_conv import Voxels
 
 
