@@ -90,7 +90,7 @@ class PhaseFit:
             self._data.first_epoch = ResumePoint.next_epoch(resume)
         trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
         self._best.restore(self._module)
-        save_weights(self._module, self._resume_path.with_name(f"{self._phase.name}.pt"))
+        save_weights(self._module, weights_path(self._run, self._phase.name))
         return PhaseResult(
             name=self._phase.name,
             epochs=len(self._recorder.history),
@@ -156,6 +156,11 @@ class PhaseFit:
         trainer.test(self._module, datamodule=self._data, verbose=False)
         self._guard.check_metrics(trainer)
         return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def weights_path(run: Run, phase: str) -> Path:
+    """Where the weights are kept that a phase ends with."""
+    return run.path / "checkpoints" / f"{phase}.pt"
 
 
 def save_weights(module: BenchmarkModule, path: Path) -> None:

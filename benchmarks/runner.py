@@ -12,8 +12,9 @@ import torch
 from attention import AttentionFactory, UnsupportedError
 from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig, hash_of
+from benchmarks.examples import draw_examples
 from benchmarks.files import set_aside
-from benchmarks.fit import PhaseFit
+from benchmarks.fit import PhaseFit, weights_path
 from benchmarks.store import CorruptFileError, Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain, parameter_counts
 from domains.common.seeds import derive
@@ -56,7 +57,9 @@ def execute(
         fit.discard_resume_point()
     if built is None:  # every phase was finished by an attempt that died before the result
         built = build(domain, cfg, _last_phase(domain, cfg, done))
+        built[1].load_state_dict(torch.load(weights_path(run, done[-1].name)))
     data, module = built
+    draw_examples(run, domain, cfg, module, data)
     result = make_result(domain, cfg, data, module, done, memory)
     if earlier_sources:
         result["notes"].append(f"begun under other code: {', '.join(earlier_sources)}")

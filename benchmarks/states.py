@@ -20,6 +20,9 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
     **{state: frozenset() for state in FINAL},
 }
 
+WORK = ("checkpoints", "phases.json", "metrics.jsonl", "examples.json", "examples", "result.json")
+"""What attempts leave in a run's folder; set aside when it starts from the beginning."""
+
 
 class RunEnded(Exception):
     """Raised by an executor to end its run in a state other than `done`.

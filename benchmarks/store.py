@@ -5,6 +5,7 @@
         status.json      how far it is                result.json      what came out
         metrics.jsonl    curves, append-only          log.txt          output of each attempt
         checkpoints/     for resuming                 claim/           while somebody works on it
+        examples.json    pictures, if any, and        examples/        their PNG files
 
 A run has a result exactly if its status is `done`, which is written last. Nothing is deleted:
 what is replaced or damaged is set aside under a numbered name. Needs no torch and imports fast.
@@ -41,6 +42,7 @@ from benchmarks.states import (
     SCHEMA,
     STATES,
     TRANSITIONS,
+    WORK,
     RunEnded,
     RunKey,
     make_status,
@@ -151,6 +153,10 @@ class Run:
                     records[at] = record
         return list(records.values())
 
+    def examples(self) -> list[dict[str, Any]]:
+        """Names and files of the pictures that `benchmarks.examples` drew; often none."""
+        return list((read_json(self.path / "examples.json", SCHEMA) or {}).get("examples", ()))
+
     def holder(self) -> Holder | None:
         """Who works on the run at this moment, dead or alive."""
         return claims.holder_of(self.path / "claim")
@@ -176,11 +182,7 @@ class Run:
         Raises:
             StoreWriteError: the store cannot be written.
         """
-        claim = claims.acquire(
-            self.path / "claim",
-            self._observer,
-            presumed_dead=presumed_dead,
-        )
+        claim = claims.acquire(self.path / "claim", self._observer, presumed_dead=presumed_dead)
         if claim is not None:
             self._claim = claim
         return claim
@@ -270,10 +272,9 @@ class Run:
         with claim:
             attempts = self.status()["attempts"]
             # The status last: after a crash in between, a `done` without its result is repeated.
-            for name in ("checkpoints", "phases.json", "metrics.jsonl", "result.json"):
+            for name in WORK:
                 set_aside(self.path / name, "replaced")
-            status = make_status("planned", reason, now(), attempts, {})
-            self.write_json("status.json", status)
+            self.write_json("status.json", make_status("planned", reason, now(), attempts, {}))
         return True
 
     def check(self) -> dict[str, Any]:

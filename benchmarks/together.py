@@ -16,7 +16,7 @@ import torch
 from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig
 from benchmarks.files import for_each, set_aside
-from benchmarks.fit import save_weights
+from benchmarks.fit import save_weights, weights_path
 from benchmarks.runner import Progress, ShouldStop, build_data, build_module, make_result
 from benchmarks.store import ClaimLostError, Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain
@@ -167,7 +167,7 @@ class _Member:
         with self._while_mine():
             for name in ("phases.json", f"checkpoints/{done.name}.resume.ckpt"):
                 set_aside(self._run.path / name, "replaced")  # of an earlier attempt by itself
-            save_weights(module, self._run.path / "checkpoints" / f"{done.name}.pt")
+            save_weights(module, weights_path(self._run, done.name))
             self._run.write_result(result)
 
 

@@ -18,6 +18,7 @@ from domains.contract import (
     DataInfo,
     DataSource,
     DomainSpec,
+    Example,
     Metric,
     OptimizerConfig,
     Phase,
@@ -75,6 +76,16 @@ class Domain(ABC):
     @abstractmethod
     def summarize(self, cfg: Any, done: Sequence[PhaseResult]) -> Mapping[str, float]:
         """Metrics of the run from the results of its phases; includes the primary metric."""
+
+    def examples(self, cfg: Any, module: BenchmarkModule, data: BenchmarkData) -> Sequence[Example]:
+        """A few inputs with what the trained model makes of them, for the report; none by default.
+
+        Args:
+            cfg: the run's configuration.
+            module: holds the kept weights; in eval mode, on the CPU, without gradients.
+            data: as built for the last phase.
+        """
+        return ()
 
     def train_together(
         self,

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from domains.common.schedules import SCHEDULES, schedule_factor
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DataKind = Literal["real", "sample", "regenerated", "synthetic"]
 
@@ -202,6 +205,23 @@ class PhaseResult:
     history: tuple[Mapping[str, float], ...]
     seconds: float
     train_seconds: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """Something to look at: what a model made of one input of the test split.
+
+    Pictures are (H, W, 3) uint8.
+
+    Attributes:
+        name: of the input, the same for all variants.
+        given: pictures that no model changes (`input`, `truth`), by label, in order of display.
+        prediction: what the model made.
+    """
+
+    name: str
+    given: Mapping[str, np.ndarray]
+    prediction: np.ndarray
 
 
 @dataclass(frozen=True)

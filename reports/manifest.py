@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from reports import words
 from reports.fingerprint import fingerprint
+from reports.gallery import shots
 from reports.plots import Picture
 from reports.report import Report
 from reports.rows import Row
@@ -31,6 +32,7 @@ def manifest(report: Report, text_files: Iterable[str]) -> str:
         sets[group.slug] = [row.path for row in group.rows]
         drawn = [*section.pictures, *(picture for _, picture in section.curves)]
         files |= _files(group.slug, section.tables, drawn)
+        files |= {f"figures/{shot.name}.png": group.slug for shot in shots(section.galleries)}
     for studied in report.grids.studies:
         slug = studied.study.slug
         sets[slug] = list(_configurations(studied.study.rows))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports import across, analysis, curves, export, plots, words
+from reports import across, analysis, curves, export, gallery, plots, words
 from reports.across import Finding
 from reports.analysis import GroupStats, View
 from reports.frame import Frame
+from reports.gallery import Gallery, Shot
 from reports.grid.export import grid_files
 from reports.grid.sections import Grids, build_grids
 from reports.groups import arrange
@@ -31,6 +32,7 @@ class Section:
         findings: in sentences.
         pictures: of values.
         curves: of training, by data set.
+        galleries: example pictures, one a data set.
     """
 
     table: GroupStats
@@ -38,6 +40,7 @@ class Section:
     findings: tuple[Finding, ...]
     pictures: tuple[Picture, ...]
     curves: tuple[tuple[str, Picture], ...]
+    galleries: tuple[Gallery, ...]
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def build(frame: Frame, command: str, *, draw: bool = True) -> Report:
                 tuple(across.findings(table)),
                 tuple(picture for picture in pictures if picture),
                 tuple(drawn[table.group.slug]),
+                gallery.galleries(frame.root if draw else None, table.group),
             )
         )
     summaries = []
@@ -204,6 +208,11 @@ def pictures(report: Report) -> list[Picture]:
         found += [*section.pictures, *(picture for _, picture in section.curves)]
     found += report.grids.pictures()
     return found + [picture for _, _, drawn in report.views for picture in drawn]
+
+
+def shots(report: Report) -> list[Shot]:
+    """Every example picture, in the order of the report."""
+    return [shot for section in report.sections for shot in gallery.shots(section.galleries)]
 
 
 def summary(report: Report) -> str:

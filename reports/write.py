@@ -28,6 +28,8 @@ def contents(made: Report) -> dict[str, bytes]:
     for picture in report.pictures(made):
         files[f"figures/{picture.name}.svg"] = picture.svg
         files[f"figures/{picture.name}.png"] = picture.png
+    for shot in report.shots(made):
+        files[f"figures/{shot.name}.png"] = shot.png
     return files
 
 

@@ -87,8 +87,13 @@ def ranks(codes: Tensor) -> tuple[Tensor, Tensor]:
         Two (L, N) int64 permutations, inverse to one another.
     """
     order = torch.sort(codes, dim=1, stable=True).indices
-    places = torch.arange(codes.shape[1], device=codes.device).expand_as(order)
-    return order, torch.empty_like(order).scatter_(1, order, places)
+    return order, inverse_of(order)
+
+
+def inverse_of(permutation: Tensor) -> Tensor:
+    """The inverse of permutations along the last axis, int64 of any shape."""
+    places = torch.arange(permutation.shape[-1], device=permutation.device)
+    return torch.empty_like(permutation).scatter_(-1, permutation, places.expand_as(permutation))
 
 
 class Patches(NamedTuple):

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks.plan import Planned, expand, parse
 from benchmarks.runner import execute
 from benchmarks.store import Run, RunEnded, Store
+from domains.base import Domain
+from domains.contract import Example
 
 
 def planned(*arguments: str) -> Planned:
@@ -104,6 +108,49 @@ def test_telemetry_changes_no_number(tmp_path: Path) -> None:
         del found["result"]["telemetry"]
         outcomes.append(found)
     assert_equal(*outcomes)
+
+
+def draws(name: str) -> Callable[..., tuple[Example, ...]]:
+    """`Domain.examples` that shows a weight, to tell whose weights were drawn."""
+
+    def examples(domain: Any, cfg: Any, module: Any, data: Any) -> tuple[Example, ...]:
+        assert not module.training
+        assert not torch.is_grad_enabled()
+        shade = int(next(module.parameters()).abs().sum() * 1e4) % 256
+        picture = np.full((2, 3, 3), shade, np.uint8)
+        return (Example(name, {"input": picture, "truth": picture}, picture),)
+
+    return examples
+
+
+def test_examples_are_drawn_with_the_kept_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned("budget.max_epochs=2")
+    monkeypatch.setattr(Domain, "examples", draws("one"))
+    run, later = start(tmp_path / "a", plan), start(tmp_path / "b", plan)
+    go(run, plan)
+    (record,) = json.loads((run.path / "examples.json").read_text())["examples"]
+    assert record["name"] == "one"
+    assert list(record["given"]) == ["input", "truth"]
+    drawn = np.asarray(Image.open(run.path / record["prediction"]))
+    weights = torch.load(run.path / "checkpoints" / "main.pt")
+    assert (drawn == int(next(iter(weights.values())).abs().sum() * 1e4) % 256).all()
+    # An attempt that died between training and result draws the same.
+    go(later, plan)
+    (later.path / record["prediction"]).unlink()
+    go(later, plan)
+    assert (np.asarray(Image.open(later.path / record["prediction"])) == drawn).all()
+
+
+def test_a_picture_of_another_form_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned("budget.max_epochs=1")
+    grey = np.zeros((2, 3), np.uint8)
+    monkeypatch.setattr(Domain, "examples", lambda *_: (Example("one", {"input": grey}, grey),))
+    with pytest.raises(ValueError, match=r"example one, input: a picture is \(H, W, 3\) uint8"):
+        go(start(tmp_path, plan), plan)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
