@@ -66,23 +66,21 @@ def test_a_person_ends_at_its_height():
     assert np.isinf(distance[1])
 
 
-def inside(world: Scene, point: np.ndarray) -> int:
-    """Category of what is at a point, 0 for air: by each object's definition."""
-    if point[2] <= GROUND:
-        return ROAD
+def inside(world: Scene, place: np.ndarray) -> np.ndarray:
+    """Category of what is at (K, 3) places, 0 for air: by each object's definition."""
+    found = np.where(place[:, 2] <= GROUND, ROAD, 0)
     for centre, half, yaw, category in zip(
         world.centre, world.half, world.yaw, world.box, strict=True
     ):
-        x, y, z = point - centre
-        along = x * np.cos(yaw) + y * np.sin(yaw), y * np.cos(yaw) - x * np.sin(yaw), z
-        if np.all(np.abs(along) <= half):
-            return int(category)
+        x, y, z = (place - centre).T
+        along = np.stack([x * np.cos(yaw) + y * np.sin(yaw), y * np.cos(yaw) - x * np.sin(yaw), z])
+        found = np.where((np.abs(along) <= half[:, None]).all(axis=0), category, found)
     for axis, radius, top, category in zip(
         world.axis, world.radius, world.top, world.cylinder, strict=True
     ):
-        if np.hypot(*(point[:2] - axis)) <= radius and point[2] <= top:
-            return int(category)
-    return 0
+        near = np.hypot(*(place[:, :2] - axis).T) <= radius
+        found = np.where(near & (place[:, 2] <= top) & (place[:, 2] > GROUND), category, found)
+    return found
 
 
 def test_ranges_are_those_of_a_march_in_small_steps():
@@ -99,15 +97,18 @@ def test_ranges_are_those_of_a_march_in_small_steps():
     direction = lidar.rays(12)[::5]
     distance, category = lidar.cast(world, direction)
     step = 0.01
+    reach = np.arange(step, 12.0, step)
+    hits = 0
     for ray, found, what in zip(direction, distance, category, strict=True):
-        for reach in np.arange(step, 12.0, step):
-            met = inside(world, reach * ray.astype(np.float64))
-            if met:
-                assert found == pytest.approx(reach, abs=2 * step)
-                assert (what == met) or met == ROAD
-                break
-        else:
+        met = inside(world, reach[:, None] * ray.astype(np.float64))
+        if not met.any():
             assert found > 12.0 - 2 * step
+            continue
+        first = int(np.argmax(met > 0))
+        assert found == pytest.approx(reach[first], abs=2 * step)
+        assert what == met[first] or met[first] == ROAD
+        hits += int(what in (CAR, PEDESTRIAN))
+    assert hits > 10
 
 
 def test_rays_are_those_of_the_real_sensor(data_dir):
@@ -116,7 +117,7 @@ def test_rays_are_those_of_the_real_sensor(data_dir):
     elevation = np.degrees(np.arcsin(real[:, 2] / np.linalg.norm(real[:, :3], axis=1)))
     ours = np.degrees(np.arcsin(lidar.rays(1)[:, 2]))
     for ring in range(32):
-        assert np.median(elevation[real[:, 4] == ring]) == pytest.approx(ours[ring], abs=0.05)
+        assert np.median(elevation[real[:, 4] == ring]) == pytest.approx(ours[ring], abs=0.1)
     assert real[:64, 4].tolist() == [*range(32), *range(32)]
 
 
