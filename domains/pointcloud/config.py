@@ -221,7 +221,7 @@ class PointCloudRecipe(RecipeConfig):
 
     schedule: OneCycleConfig = field(default_factory=OneCycleConfig)
     grid_size: float = 0.05
-    evaluation_batch: int = 4
+    evaluation_batch: int = field(default=4, metadata={"identity": False})
     block_lr_ratio: float = 0.1
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     workers: int = field(default=0, metadata={"identity": False})
