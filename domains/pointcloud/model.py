@@ -138,5 +138,5 @@ def _blocks(
 
 def _rates(depths: list[int], largest: float) -> list[list[float]]:
     """Drop rates of the blocks of each stage, rising linearly from 0 over all of them."""
-    rising = torch.linspace(0.0, largest, sum(depths)).split(depths)
+    rising = torch.linspace(0.0, largest, sum(depths), device="cpu").split(depths)
     return [stage.tolist() for stage in rising]

@@ -87,7 +87,7 @@ class Stage:
         self.scatter = unpad[inverse]
 
     def __len__(self) -> int:
-        return len(self.voxels)
+        return len(self.voxels.grid)
 
     @property
     def num_orders(self) -> int:

@@ -77,7 +77,8 @@ def test_unknown_names_are_refused(name):
 
 
 def test_other_sizes_are_refused():
-    state = {name: small_net().state_dict()[checkpoint.our_name(name)] for name in their_names()}
+    ours = small_net().state_dict()
+    state = {name: ours[checkpoint.our_name(name)] for name in their_names()}
     with pytest.raises(ValueError, match="another network"):
         checkpoint.load(small_net(mlp_ratio=2), state)
 

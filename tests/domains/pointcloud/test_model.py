@@ -107,7 +107,7 @@ def test_the_draws_do_not_depend_on_the_variant():
 
 def test_two_points_of_one_voxel_are_no_trouble():
     """As Mix3D makes them."""
-    batch = scenes(40, edge=4)
+    batch = scenes(40)
     twice = selected(batch, torch.arange(40).repeat(2))
     twice.feat = torch.randn(80, 4)
     net = small_net()
