@@ -94,7 +94,7 @@ def test_ranges_are_those_of_a_march_in_small_steps():
         for _ in range(6)
     ]
     world = scene(boxes, cylinders)
-    direction = lidar.rays(12)[::5]
+    direction = lidar.rays(40)[::5]
     distance, category = lidar.cast(world, direction)
     step = 0.01
     reach = np.arange(step, 12.0, step)
