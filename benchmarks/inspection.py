@@ -16,7 +16,6 @@ from attention import AttentionFactory
 from benchmarks.config import RunConfig
 from benchmarks.plan import Planned
 from domains.base import Domain, build_optimizer, parameter_counts
-from domains.common.schedules import schedule_factor
 from domains.contract import DataSource, DataUnavailable, Phase
 from domains.registry import load as load_domain
 
@@ -76,8 +75,7 @@ def _learning_rates(cfg: RunConfig, phase: Phase, steps_per_epoch: int) -> list[
     return [
         {
             "epoch": epoch,
-            "value": cfg.recipe.optimizer.lr
-            * schedule_factor(schedule, epoch * per_unit, epochs * per_unit),
+            "value": cfg.recipe.optimizer.lr * schedule.factor(epoch * per_unit, epochs * per_unit),
         }
         for epoch in shown
     ]

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from attention import AttentionFactory, after_step
 from attention.steps import adopt_weights, needs_steps
 from attention.tags import tag_of
-from domains.common.schedules import schedule_factor
 from domains.contract import (
     OPTIMIZERS,
     DataInfo,
@@ -171,7 +170,7 @@ class BenchmarkModule(L.LightningModule):
         schedule = self.recipe.schedule
         total = self.schedule_length()
         scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda unit: schedule_factor(schedule, unit, total)
+            optimizer, lambda unit: schedule.factor(unit, total)
         )
         return {
             "optimizer": optimizer,
@@ -251,6 +250,19 @@ def build_optimizer(
     rates = parameter_rates(
         net, config, qk_lr_ratio=qk_lr_ratio, qk_constant_decay=qk_constant_decay
     )
+    return optimizer_of(net, config, rates)
+
+
+def optimizer_of(
+    net: nn.Module, config: OptimizerConfig, rates: Mapping[str, Rate]
+) -> torch.optim.Optimizer:
+    """An optimizer over `net`, one group of parameters for each of `rates`.
+
+    The first group has the recipe's own rate.
+
+    Raises:
+        ValueError: unknown optimizer, or no parameter to train.
+    """
     members: dict[Rate, list[Tensor]] = {Rate(config.lr, config.weight_decay): []}
     for name, rate in rates.items():
         members.setdefault(rate, []).append(net.get_parameter(name))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from domains.common.schedules import SCHEDULES
+from domains.common.schedules import SCHEDULES, schedule_factor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -306,6 +306,10 @@ class ScheduleConfig:
         refuse_unknown(f"{key}.interval", self.interval, INTERVALS)
         refuse_unless(self.warmup >= 0, f"{key}.warmup", self.warmup, "at least 0")
         refuse_unless(0.0 <= self.final <= 1.0, f"{key}.final", self.final, "from 0 to 1")
+
+    def factor(self, unit: int, total: int) -> float:
+        """Factor on the base learning rate after `unit` of `total` units of `interval`."""
+        return schedule_factor(self, unit, total)
 
 
 @dataclass

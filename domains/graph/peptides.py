@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from domains.common.plain_pickle import read_pickle, read_torch
 from domains.contract import DataCorrupt
 from domains.graph.molecules import molecular_graphs
-from domains.graph.plain_pickle import read_pickle, read_torch
 from domains.graph.store import SPLITS, PackedGraphs
 
 STRUCT_TARGETS = (

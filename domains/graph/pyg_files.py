@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from domains.common.plain_pickle import Record, read_torch
 from domains.contract import DataCorrupt
-from domains.graph.plain_pickle import Record, read_torch
 from domains.graph.store import PackedGraphs, pointer
 
 LABELLED = ("edge_label_index", "edge_index_labeled")

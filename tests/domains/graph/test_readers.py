@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch_geometric.data import Data, InMemoryDataset
 
+from domains.common.plain_pickle import read_pickle, read_torch
 from domains.contract import DataCorrupt
 from domains.graph.peptides import read_split
-from domains.graph.plain_pickle import read_pickle, read_torch
 from domains.graph.pyg_files import read_npz, read_processed
 
 from .graphs import packed, zinc_like
@@ -182,7 +182,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, inside):
 def test_objects_of_other_packages_become_plain_records(tmp_path):
     save_old(zinc_like(2), tmp_path / "old.pt")
     data, slices = read_torch(tmp_path / "old.pt")
-    assert type(data).__module__ == "domains.graph.plain_pickle"
+    assert type(data).__module__ == "domains.common.plain_pickle"
     assert set(slices) == {"x", "edge_index", "edge_attr", "y"}
 
 

@@ -1,7 +1,7 @@
 """Pickle files of arrays, read without running what they say.
 
-Published splits and processed files of PyTorch Geometric are pickles. They need a handful of
-classes; every other name in a file is refused. Objects of PyTorch Geometric become plain
+Published splits, lists of frames and processed files of PyTorch Geometric are pickles. They need a
+handful of classes; every other name in a file is refused. Objects of PyTorch Geometric become plain
 :class:`Record`s, so that files of all its versions can be read and none of its code runs.
 
 The module itself is what `torch.load` takes as `pickle_module`; `weights_only=True` would do for

@@ -1,0 +1,1 @@
+"""Semantic segmentation of LiDAR point clouds with Point Transformer V3."""
