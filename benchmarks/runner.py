@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attention import AttentionFactory, UnsupportedError
-from benchmarks import hardware, provenance
+from benchmarks import distributed, hardware, provenance
 from benchmarks.config import RunConfig, hash_of
 from benchmarks.files import set_aside
 from benchmarks.fit import PhaseFit
@@ -41,6 +41,11 @@ def execute(
         RunEnded: the run diverged, was stopped, or its variant cannot serve this domain.
     """
     cfg = RunConfig.from_dict(config)
+    with distributed.world(cfg.trainer.devices, run, config):
+        _execute(run, cfg, progress, should_stop)
+
+
+def _execute(run: Run, cfg: RunConfig, progress: Progress, should_stop: ShouldStop) -> None:
     domain = load_domain(cfg.domain)
     hardware.set_numerics()
     device = hardware.device_name(cfg.trainer.accelerator)
@@ -167,6 +172,7 @@ def make_result(
             "peak_memory_bytes": memory.peak(),
             "device": hardware.device_name(cfg.trainer.accelerator),
             "threads": torch.get_num_threads(),
+            "devices": cfg.trainer.devices,
             "trained_together": together,
         },
         "data": dataclasses.asdict(data.info),

@@ -27,7 +27,9 @@ wait_for() {
 }
 
 configure() {
-  local host memory
+  local host memory cores
+  cores=$(getconf _NPROCESSORS_ONLN) # nproc goes by OMP_NUM_THREADS
+  cores=$((cores < 2 ? 2 : cores))
   host=$(hostname -s)
   memory=$(awk '/MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
   # NoInAddrAny keeps the daemons on loopback. A requeued job waits for its old credential to
@@ -55,9 +57,10 @@ SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=512
 SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0
 ReturnToService=2
+SlurmdParameters=config_overrides
 KillWait=5
 MinJobAge=3600
-NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=$memory
+NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 CPUs=$cores RealMemory=$memory
 PartitionName=main Nodes=n1 Default=YES MaxTime=INFINITE
 CONF
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +121,29 @@ def in_the_middle(store: Store, *others: Run) -> Run:
     return found
 
 
-def strike(store: Store, *spared: Run, options: tuple[str, ...] = ()) -> tuple[Run, str]:
-    """Send a signal to the job of some run in the middle, or cancel it.
+def scancel(*options: str) -> Callable[[Run, str], None]:
+    """Tell SLURM to signal a job, or to cancel it."""
+
+    def act(run: Run, number: str) -> None:
+        # Not checked: it fails if the job is just ending, and at times although it has succeeded.
+        subprocess.run(["scancel", *options, number], capture_output=True, check=False)
+        wait_for("the run to stop", lambda: run.status()["state"] != "running")
+
+    return act
+
+
+def kill(run: Run, number: str) -> None:
+    """Kill the processes of a job behind SLURM's back, as the kernel does for want of memory."""
+    (claim,) = (run.path / "claim").iterdir()
+    worker = int(claim.stem.split("-")[2])
+    status = Path(f"/proc/{worker}/status").read_text()
+    parent = next(line.split()[1] for line in status.splitlines() if line.startswith("PPid"))
+    for pid in (int(parent), worker):
+        os.kill(pid, signal.SIGKILL)
+
+
+def strike(store: Store, act: Callable[[Run, str], None], *spared: Run) -> tuple[Run, str]:
+    """Do something to the job of some run in the middle.
 
     Returns:
         The run, and the number of its job.
@@ -129,11 +152,12 @@ def strike(store: Store, *spared: Run, options: tuple[str, ...] = ()) -> tuple[R
     def attempt() -> tuple[Run, str] | None:
         run = in_the_middle(store, *spared)
         job = slurm_queue.look(store.root).job(run.key)
-        if job is None:
-            return None
-        # It may just be ending; then another one has to serve.
-        done = subprocess.run(["scancel", *options, job.number], capture_output=True, check=False)
-        return None if done.returncode or run.result() is not None else (run, job.number)
+        with suppress(OSError, ValueError):  # it has just ended; then another one has to serve
+            if job is not None:
+                act(run, job.number)
+                if run.result() is None:
+                    return run, job.number
+        return None
 
     struck: tuple[Run, str] = wait_for("a job to strike", attempt)
     return struck
@@ -156,12 +180,12 @@ def test_runs_survive_whatever_the_scheduler_does(
 ) -> None:
     store = Store(tmp_path)
     first = program("run", *ASKED, *ON_SLURM)
-    signalled, number = strike(store, options=("--signal=USR2",))
-    killed, _ = strike(store, signalled, options=("--signal=KILL",))
+    signalled, number = strike(store, scancel("--signal=USR2"))
+    killed, _ = strike(store, kill, signalled)
     wait_for("the killed run's job", lambda: len(slurm_queue.submissions(tmp_path)) == 2)
     wait_for("the killed run", lambda: slurm_queue.look(tmp_path).job(killed.key))
     first.kill()
-    cancelled, _ = strike(store, signalled, killed)
+    cancelled, _ = strike(store, scancel(), signalled, killed)
     wait_for("it to stop", lambda: cancelled.status()["state"] == "interrupted")
     wait_for("its job", lambda: slurm_queue.look(tmp_path).cancelled(cancelled.key))
 
