@@ -15,7 +15,7 @@ CHOICE = $(call pick,DOMAIN,domain) $(call pick,DATASET,dataset) $(call pick,ATT
 SUITE  = $(if $(DOMAIN)$(DATASET)$(filter suite=% domain=% dataset=%,$(ARGS)),,suite=quick)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench smoke plan inspect status report data doctor speed test test-gpu test-nightly lint format clean
+.PHONY: help setup bench smoke plan inspect status cancel report data doctor speed test test-gpu test-nightly lint format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -38,8 +38,11 @@ plan: .venv/.ready ## what `make bench` would run, what is done, how long the re
 inspect: .venv/.ready ## one run before it is paid for: configuration, parameters, steps, data
 	@$(RUN) inspect $(strip $(CHOICE) $(ARGS))
 
-status: .venv/.ready ## what is done, running, failed
+status: .venv/.ready ## what is done, running, queued, failed
 	@$(RUN) status
+
+cancel: .venv/.ready ## end the cluster's jobs for this store (LAUNCHER=slurm)
+	@$(RUN) cancel
 
 report: .venv/.ready ## tables, figures and the page, from the results so far
 	@$(RUN) report $(ARGS)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attention import telemetry
 from attention.recorder import Reading
-from benchmarks import hardware
+from benchmarks import distributed, hardware
 from benchmarks.config import RunConfig
 from benchmarks.files import replacing
 from benchmarks.sections import TelemetryConfig
@@ -22,6 +22,8 @@ from benchmarks.store import Run, RunEnded
 from domains.base import BenchmarkModule
 from domains.common.seeds import derive
 from domains.contract import Phase, Selection
+
+_STEPS_BEFORE_ASKING = 10
 
 Trainer = L.Trainer
 Module = L.LightningModule
@@ -44,8 +46,25 @@ class StepSeeds(L.Callback):
         torch.manual_seed(derive(self._seed, trainer.global_step))
 
 
+class WorldSize(L.Callback):
+    """Makes sure that as many devices train as were asked for; a scheduler may have its own idea.
+
+    Raises:
+        RuntimeError: they are fewer, or more.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+
+    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+        distributed.check_world(self._devices)
+
+
 class StopRequests(L.Callback):
-    """Ends the run between two batches when the launcher asks for it."""
+    """Ends the run between two batches when the launcher asks for it.
+
+    Several devices must agree on the batch, so they ask one another, once in a while.
+    """
 
     def __init__(self, should_stop: Callable[[], str | None]) -> None:
         self._should_stop = should_stop
@@ -53,7 +72,12 @@ class StopRequests(L.Callback):
     def on_train_batch_start(
         self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
     ) -> None:
-        state = self._should_stop()
+        if trainer.world_size > 1:
+            if trainer.global_step % _STEPS_BEFORE_ASKING:
+                return
+            state = trainer.strategy.broadcast(self._should_stop())
+        else:
+            state = self._should_stop()
         if state is not None:
             raise RunEnded(
                 state, f"stopped in epoch {trainer.current_epoch}, step {trainer.global_step}"
@@ -142,7 +166,8 @@ class DivergenceGuard(L.Callback):
                 self._check(trainer, name, value)
 
     def _check(self, trainer: Trainer, name: str, value: Tensor) -> None:
-        if not math.isfinite(float(value)):
+        finite = math.isfinite(float(value))
+        if not trainer.strategy.reduce_boolean_decision(finite, all=True):
             raise RunEnded(
                 "diverged",
                 f"{name} {float(value)} at step {trainer.global_step}, "
@@ -314,10 +339,14 @@ class ResumePoint(L.Callback):
         self._saved = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        if trainer.should_stop or time.monotonic() - self._saved < self._every_s:
+        due = time.monotonic() - self._saved >= self._every_s
+        if trainer.should_stop or not trainer.strategy.broadcast(due):
             return
-        with replacing(self._path) as partial:
-            trainer.save_checkpoint(partial)
+        if distributed.is_witness():  # has its share in the checkpoint, which rank 0 writes
+            trainer.save_checkpoint(self._path)
+        else:
+            with replacing(self._path) as partial:
+                trainer.save_checkpoint(partial)
         self._saved = time.monotonic()
 
     @staticmethod

@@ -34,6 +34,7 @@ from benchmarks.files import StoreError, write_all, writing
 
 STALE_SECONDS = 60.0
 _BEATS_BEFORE_STALE = 12
+_CLOCKS_DIFFER_SECONDS = 120.0
 _LENGTH = 256
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
@@ -172,6 +173,21 @@ def holder_of(folder: Path) -> Holder | None:
     except (FileNotFoundError, NotADirectoryError):
         pass  # released between the two looks
     return None
+
+
+def looks_dead(folder: Path, holder: Holder, stale_seconds: float = STALE_SECONDS) -> bool:
+    """Whether a holder has most likely ended, at a single look: for displays, not for decisions.
+
+    Unlike an `Observer`, this compares the time of the last heartbeat with the clock, and allows
+    for machines that disagree by minutes.
+    """
+    if holder.process_is_gone():
+        return True
+    try:
+        beat = (folder / holder.name).stat().st_mtime
+    except OSError:
+        return False  # released or taken over just now
+    return time.time() - beat > stale_seconds + _CLOCKS_DIFFER_SECONDS
 
 
 def acquire(

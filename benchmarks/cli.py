@@ -24,7 +24,8 @@ usage: python run_all.py COMMAND [key=value ...]
   run       execute what is missing of a suite or a domain        run suite=quick
   plan      count, ids, what is done, estimated time              plan domain=timeseries seeds=5
   inspect   one run before it is paid for                         inspect dataset=Heartbeat
-  status    what the store holds, by state                        status
+  status    what the store holds, by state; what is queued        status
+  cancel    end the cluster's jobs for this store                 cancel
   report    tables, figures and one HTML page from the store      report
   data      find or fetch a data set and check it                 data JapaneseVowels
   doctor    is this machine ready?                                doctor
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         "plan": plan,
         "inspect": inspect,
         "status": status,
+        "cancel": cancel,
         "data": data,
         "doctor": doctor,
         "speed": speed,
@@ -120,6 +122,20 @@ def status(arguments: Sequence[str]) -> int:
     if arguments:
         raise ValueError(f"status takes no arguments, got {' '.join(arguments)}")
     print_status(Store(results_dir()))
+    return EXIT_DONE
+
+
+def cancel(arguments: Sequence[str]) -> int:
+    """End the jobs that were submitted for this store, and no others."""
+    from benchmarks.launch import slurm_queue
+
+    if arguments:
+        raise ValueError(f"cancel takes no arguments, got {' '.join(arguments)}")
+    try:
+        ended = slurm_queue.cancel(results_dir())
+    except slurm_queue.QueueError as error:
+        return _fail(EXIT_ENVIRONMENT, f"{error}. Give the command where SLURM's commands are.")
+    print(f"{len(ended)} jobs cancelled" if ended else "no job of this store is in the queue")
     return EXIT_DONE
 
 

@@ -15,6 +15,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.loggers import Logger
 
+from benchmarks import distributed
 from benchmarks.callbacks import (
     AttentionReadings,
     BestWeights,
@@ -23,6 +24,7 @@ from benchmarks.callbacks import (
     ResumePoint,
     StepSeeds,
     StopRequests,
+    WorldSize,
 )
 from benchmarks.config import RunConfig
 from benchmarks.files import set_aside, write_atomic
@@ -67,6 +69,7 @@ class PhaseFit:
         self._guard = DivergenceGuard(readings, cfg.trainer.accelerator)
         # Values are recorded before the selection may stop, and all of it before it is saved.
         self._callbacks: list[L.Callback] = [
+            WorldSize(cfg.trainer.devices),
             StepSeeds(cfg.seed, phase.name),
             StopRequests(should_stop),
             readings,
@@ -84,13 +87,17 @@ class PhaseFit:
         """
         if self._cfg.trainer.compile:
             self._module.net.compile()
+        devices = self._cfg.trainer.devices
+        if devices > 1:
+            distributed.prepare(self._module, devices)
         trainer = self._trainer()
         resume = self._resume_point()
         if resume is not None:
             self._data.first_epoch = ResumePoint.next_epoch(resume)
         trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
         self._best.restore(self._module)
-        save_weights(self._module, weights_path(self._run, self._phase.name))
+        if not distributed.is_witness():
+            save_weights(self._module, weights_path(self._run, self._phase.name))
         return PhaseResult(
             name=self._phase.name,
             epochs=len(self._recorder.history),
@@ -106,7 +113,8 @@ class PhaseFit:
 
     def discard_resume_point(self) -> None:
         """Free the disk once the phase's result is stored."""
-        self._resume_path.unlink(missing_ok=True)
+        if not distributed.is_witness():
+            self._resume_path.unlink(missing_ok=True)
 
     def _resume_point(self) -> Path | None:
         """The checkpoint to continue from. A damaged one is set aside: the phase starts anew."""
@@ -131,9 +139,13 @@ class PhaseFit:
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         settings = self._cfg.trainer
+        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # each evaluates everything
+        warnings.filterwarnings("ignore", message=".*find_unused_parameters=True.*")
+        several = settings.devices > 1
         return L.Trainer(
             accelerator=settings.accelerator,
-            devices=1,
+            devices=settings.devices,
+            strategy=distributed.SharedBatches() if several else "auto",
             precision=settings.precision,  # type: ignore[arg-type]  # checked by Lightning
             max_epochs=-1 if self._phase.max_epochs is None else self._phase.max_epochs,
             max_steps=-1 if self._phase.max_steps is None else self._phase.max_steps,
@@ -150,6 +162,8 @@ class PhaseFit:
         )
 
     def _loggers(self) -> list[Logger]:
+        if distributed.is_witness():
+            return []
         return build_loggers(self._cfg, self._run, self._phase.name)
 
     def _test(self, trainer: L.Trainer) -> dict[str, float]:

@@ -43,6 +43,7 @@ def obstacle(planned: Planned) -> str | None:
         "launcher.together=true": planned.launcher.together,
         "telemetry=off": config.telemetry.mode == "off",
         "trainer.precision=32-true": config.trainer.precision == "32-true",
+        "trainer.devices=1": config.trainer.devices == 1,
         "trainer.compile=false": not config.trainer.compile,
         "logger=none": config.logger.name == "none",
     }

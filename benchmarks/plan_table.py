@@ -60,6 +60,12 @@ def print_plan(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> N
     )
     if together := grouping.in_words(todo):
         console.print(together)
+    if todo and (launcher := todo[0].launcher).name == "slurm":
+        from benchmarks.launch import slurm_jobs
+        from benchmarks.launch.start import grouped
+
+        accelerator = todo[0].config.trainer.accelerator
+        console.print(slurm_jobs.in_words(grouped(todo, store), launcher, accelerator))
 
 
 def _line_of(planned: Planned) -> str:
@@ -114,10 +120,7 @@ def _settings(planned: Planned) -> dict[str, Any]:
 
 def _seconds(lacking: Sequence[Planned], estimates: Estimates) -> float | None:
     """Expected time of all these runs, None if nothing is known about some of them."""
-    each = [
-        estimates.seconds(planned.key, planned.config.recipe.name, planned.config.budget.name)
-        for planned in lacking
-    ]
+    each = [estimates.seconds(planned.key, planned.config) for planned in lacking]
     known = [seconds for seconds in each if seconds is not None]
     return sum(known) if len(known) == len(each) else None
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attention import AttentionFactory, UnsupportedError
-from benchmarks import hardware, provenance
+from benchmarks import distributed, hardware, provenance
 from benchmarks.config import RunConfig, hash_of
 from benchmarks.examples import draw_examples
 from benchmarks.files import set_aside
@@ -42,6 +42,11 @@ def execute(
         RunEnded: the run diverged, was stopped, or its variant cannot serve this domain.
     """
     cfg = RunConfig.from_dict(config)
+    with distributed.world(cfg.trainer.devices, run, config):
+        _execute(run, cfg, progress, should_stop)
+
+
+def _execute(run: Run, cfg: RunConfig, progress: Progress, should_stop: ShouldStop) -> None:
     domain = load_domain(cfg.domain)
     hardware.set_numerics()
     device = hardware.device_name(cfg.trainer.accelerator)
@@ -59,7 +64,8 @@ def execute(
         built = build(domain, cfg, _last_phase(domain, cfg, done))
         built[1].load_state_dict(torch.load(weights_path(run, done[-1].name)))
     data, module = built
-    draw_examples(run, domain, cfg, module, data)
+    if not distributed.is_witness():
+        draw_examples(run, domain, cfg, module, data)
     result = make_result(domain, cfg, data, module, done, memory)
     if earlier_sources:
         result["notes"].append(f"begun under other code: {', '.join(earlier_sources)}")
@@ -170,6 +176,7 @@ def make_result(
             "peak_memory_bytes": memory.peak(),
             "device": hardware.device_name(cfg.trainer.accelerator),
             "threads": torch.get_num_threads(),
+            "devices": cfg.trainer.devices,
             "trained_together": together,
         },
         "data": dataclasses.asdict(data.info),

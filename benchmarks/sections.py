@@ -34,12 +34,13 @@ class BudgetConfig:
 
 @dataclass
 class TrainerConfig:
-    """Where and in which precision a run is trained, on one device.
+    """Where and in which precision a run is trained.
 
-    Only `precision` is part of its identity.
+    Only `precision` is part of its identity: several devices share the batches of one.
     """
 
     accelerator: str = "auto"
+    devices: int = 1
     precision: str = "32-true"
     compile: bool = False
     checkpoint_every_s: float = 10.0
@@ -51,6 +52,7 @@ class TrainerConfig:
         ):
             if value not in allowed:
                 raise unknown(key, value, allowed)
+        _at_least(1, {"trainer.devices": self.devices})
         _at_least(0, {"trainer.checkpoint_every_s": self.checkpoint_every_s})
 
 
@@ -78,6 +80,53 @@ class LoggerConfig:
 
 
 @dataclass
+class SlurmConfig:
+    """What jobs on a cluster ask for, and how runs are packed into them.
+
+    Attributes:
+        partition: `--partition`; it and the next four: None leaves the choice to the cluster.
+        account: `--account`.
+        qos: `--qos`.
+        constraint: `--constraint`.
+        gpu: kind of GPU, `KIND` in `--gpus-per-node=KIND:N`.
+        parallelism: jobs of an array at a time.
+        max_minutes: no job asks for more time; one that needs more is requeued.
+        unknown_minutes: asked for where nothing comparable was measured.
+        pack_minutes: short runs share a job until it is expected to take this long.
+        mem_gb: memory of a job; None: from what comparable runs took on a CPU, else the cluster's.
+        cpus: cores of a job; None: `launcher.threads` for every device.
+        signal_s: how long before its end a job is told to stop.
+        modules: environment modules to load.
+        setup: shell lines that come before Python.
+        python: command that starts Python, from inside a container, say; None: this Python.
+        wait: whether the command stays until all runs have ended.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpu: str | None = None
+    parallelism: int = 32
+    max_minutes: int = 1440
+    unknown_minutes: int = 240
+    pack_minutes: int = 30
+    mem_gb: float | None = None
+    cpus: int | None = None
+    signal_s: int = 120
+    modules: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    python: str | None = None
+    wait: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("parallelism", "max_minutes", "unknown_minutes", "signal_s", "cpus"):
+            _at_least(1, {f"launcher.slurm.{name}": getattr(self, name)})
+        _at_least(0, {"launcher.slurm.pack_minutes": self.pack_minutes})
+        _at_least(0.1, {"launcher.slurm.mem_gb": self.mem_gb})
+
+
+@dataclass
 class LauncherConfig:
     """Who executes the runs."""
 
@@ -87,6 +136,7 @@ class LauncherConfig:
     max_attempts: int = 3
     time_limit_s: float | None = None
     together: bool = True
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def __post_init__(self) -> None:
         _at_least(1, {"launcher.threads": self.threads, "launcher.max_attempts": self.max_attempts})

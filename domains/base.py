@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attention import AttentionFactory, after_step
 from attention.steps import adopt_weights, needs_steps
 from attention.tags import tag_of
+from domains.common.parts import rows_of, take_rows
 from domains.contract import (
     OPTIMIZERS,
     DataInfo,
@@ -141,10 +142,23 @@ class BenchmarkModule(L.LightningModule):
     Metrics are logged as torchmetrics objects or once an epoch as plain floats, never as
     per-batch means.
 
+    Several devices share the batches of training: every one reads them whole and keeps its part.
+    Where a batch has not a row for each sample in all its tensors, a domain overrides `samples`
+    and `part`; where its loss is a mean over something else than samples, `terms`.
+
     Args:
         net: the network; compile this, not the module.
         recipe: optimizer, schedule and clipping.
+
+    Attributes:
+        devices: how many share a batch; set by the engine.
+        share: of the present batch's loss that this process computes.
+        is_shared: whether it computes a part; a batch of fewer samples than devices, all compute.
     """
+
+    devices: int = 1
+    share: float = 1.0
+    is_shared: bool = False
 
     def __init__(self, net: nn.Module, recipe: RecipeConfig) -> None:
         super().__init__()
@@ -159,6 +173,42 @@ class BenchmarkModule(L.LightningModule):
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
         """Training loss of one batch, a scalar."""
+
+    def samples(self, batch: Any) -> int:
+        """How many samples a batch has, between which it can be cut."""
+        return rows_of(batch)
+
+    def part(self, batch: Any, begin: int, end: int) -> Any:
+        """Samples `begin` to `end` - 1 of a batch."""
+        return take_rows(batch, begin, end)
+
+    def terms(self, batch: Any) -> float:
+        """How many terms the loss of a batch is the mean of, or their weights in all."""
+        return self.samples(batch)
+
+    def own_part(self, batch: Any, rank: int) -> Any:
+        """What one of `devices` processes trains on; sets `share` and `is_shared`."""
+        count = self.samples(batch)
+        self.is_shared, self.share = count >= self.devices, 1.0 / self.devices
+        if not self.is_shared:
+            return batch
+        own = self.part(batch, count * rank // self.devices, count * (rank + 1) // self.devices)
+        if (whole := self.terms(batch)) > 0:
+            self.share = self.terms(own) / whole
+        return own
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Keep this process's part of a training batch."""
+        if self.devices > 1 and self.trainer.training:
+            return self.own_part(batch, self.trainer.global_rank)
+        return batch
+
+    def over_devices(self, value: Tensor | float) -> Tensor:
+        """Sum of what all processes have summed up in training."""
+        total = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        if self.devices > 1:
+            torch.distributed.all_reduce(total)
+        return total
 
     def parts(self) -> Mapping[str, nn.Module]:
         """Named parts of the network whose parameters `inspect` counts; disjoint."""

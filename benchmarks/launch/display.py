@@ -30,6 +30,7 @@ class Totals:
         states: how many have ended in each state.
         running: how many this program works on now.
         elsewhere: how many other runners hold at this moment.
+        queued: how many wait in the queue of a cluster.
         seconds_left: until all are through; None while nothing is known.
     """
 
@@ -37,6 +38,7 @@ class Totals:
     states: Mapping[str, int] = field(default_factory=dict)
     running: int = 0
     elsewhere: int = 0
+    queued: int = 0
     seconds_left: float | None = None
 
     def words(self) -> str:
@@ -48,6 +50,8 @@ class Totals:
             parts.append(f"{self.running} running")
         if self.elsewhere:
             parts.append(f"{self.elsewhere} in other runners")
+        if self.queued:
+            parts.append(f"{self.queued} queued")
         if self.seconds_left is not None:
             parts.append(f"about {duration(self.seconds_left)} left")
         return ", ".join(parts)

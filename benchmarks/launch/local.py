@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import wait
 
-from benchmarks.files import for_each
 from benchmarks.launch.display import Display, Totals, duration, make_display
 from benchmarks.launch.estimate import Estimator
 from benchmarks.launch.perform import Outcome
-from benchmarks.launch.planned import LaunchError, PlannedRun, Summary, labels
+from benchmarks.launch.planned import LaunchError, PlannedRun, Summary
 from benchmarks.launch.process import WorkerProcess
 from benchmarks.launch.signals import Signals
 from benchmarks.launch.tasks import (
@@ -28,12 +26,12 @@ from benchmarks.launch.tasks import (
     label_of,
     next_free,
     offer,
-    prepare,
+    open_tasks,
     settle,
     totals,
 )
 from benchmarks.launch.worker import Settings
-from benchmarks.states import FINAL, OUTCOMES, RunKey
+from benchmarks.states import OUTCOMES, RunKey
 from benchmarks.store import Store, StoreWriteError
 
 _TICK_SECONDS = 0.2
@@ -56,6 +54,7 @@ class LocalPool:
         display: None chooses by whether standard output is a terminal.
         retry: final states (`diverged`, say) of which runs are carried out again from the start.
         grace: seconds that a run gets to stop after its time limit before its worker is killed.
+        asked_to_stop: looked at now and then, beside the signals.
     """
 
     store: Store
@@ -68,6 +67,7 @@ class LocalPool:
     display: Display | None = None
     retry: Collection[str] = ()
     grace: float = 30.0
+    asked_to_stop: Callable[[], bool] = lambda: False
 
     def run(self, planned: Sequence[PlannedRun]) -> Summary:
         """Bring every run to an end. What is done already is not done again.
@@ -139,25 +139,23 @@ class _Session:
 
     @property
     def _stopping(self) -> bool:
-        return self._signals.count > 0 or self._store_error is not None
+        return self._requests() > 0 or self._store_error is not None
 
     def _prepare(self) -> None:
         self._pool.store.check_writable()
-        names = labels(self._planned)
         planned = list(self._planned.values())
-        make = partial(prepare, self._pool.store, retry=self._pool.retry)
-        for one, (run, status) in zip(planned, for_each(make, planned), strict=True):
-            if status["state"] in FINAL:
-                self._states[one.key] = status["state"]
-                if status["reason"]:
-                    self._reasons[one.key] = status["reason"]
-            else:
-                # One that is under way elsewhere may yet fail there: that counts as news.
-                attempts = status["attempts"] - (status["state"] == "running")
-                self._tasks[one.key] = Task(one, run, names[one.key], attempts)
+        self._tasks, settled = open_tasks(self._pool.store, planned, self._pool.retry)
+        for key, status in settled.items():
+            self._states[key] = status["state"]
+            if status["reason"]:
+                self._reasons[key] = status["reason"]
+
+    def _requests(self) -> int:
+        """How often the user, or the machine, has asked to stop."""
+        return max(self._signals.count, int(self._pool.asked_to_stop()))
 
     def _obey_signals(self) -> None:
-        if self._signals.count > self._signals_obeyed:
+        if self._requests() > self._signals_obeyed:
             if self._signals_obeyed == 0:
                 self._display.notice(
                     "Stopping: runs end at their next batch and can be continued. "

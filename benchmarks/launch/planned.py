@@ -23,12 +23,18 @@ class PlannedRun:
         config: its resolved configuration.
         estimate: seconds it is expected to take, None if unknown.
         group: runs with the same name here are trained together; None: by itself.
+        devices: how many it needs at a time.
+        memory: bytes that one process of it is expected to take, None if unknown.
+        attempts: how many there had been when it was asked for; None: as many as the store tells.
     """
 
     key: RunKey
     config: dict[str, Any]
     estimate: float | None = None
     group: str | None = None
+    devices: int = 1
+    memory: int | None = None
+    attempts: int | None = None
 
 
 @dataclass(frozen=True)

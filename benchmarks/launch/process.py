@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,6 +22,20 @@ _HINTS = {
     signal.SIGSEGV: "a crash in native code; the stack is in log.txt",
     signal.SIGABRT: "native code gave up; see log.txt",
 }
+
+
+@contextmanager
+def _without(number: signal.Signals) -> Iterator[None]:
+    """Keep a signal from the processes that are started in here, and from theirs.
+
+    A cluster sends its notice to all processes of a job. The launcher obeys it for all of them; a
+    worker would die of it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WorkerProcess:
@@ -57,16 +71,17 @@ class WorkerProcess:
         }
         code = f"from benchmarks.launch.worker import main; main({theirs.fileno()})"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
-        self._process = subprocess.Popen(
-            # -P: a module of the current folder must not come before the standard library's.
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            start_new_session=True,
-        )
+        with _without(signal.SIGUSR2):
+            self._process = subprocess.Popen(
+                # -P: a module of the current folder must not come before the standard library's.
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
         theirs.close()
         self.connection = Connection(ours.detach())
         self._send(settings)

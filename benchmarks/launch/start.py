@@ -10,8 +10,10 @@ from rich.console import Console
 from benchmarks import grouping, loggers
 from benchmarks.estimate import Estimates
 from benchmarks.hardware import uses_cuda
+from benchmarks.launch import slurm_submit
 from benchmarks.launch.local import LocalPool
 from benchmarks.launch.planned import PlannedRun
+from benchmarks.launch.slurm import SlurmLauncher
 from benchmarks.plan import Planned, pending, state_of
 from benchmarks.store import Store
 from domains.contract import DataUnavailable
@@ -24,8 +26,8 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     Runs whose data are not here are left out, and named; the others are executed.
 
     Returns:
-        0 if every run is done, 1 if some ended otherwise or wait, 3 if data were missing, 130 if
-        the user interrupted.
+        0 if every run is done, or submitted where nobody waits for it; 1 if some ended otherwise
+        or wait, 3 if data were missing, 130 if the user interrupted.
 
     Raises:
         ValueError: the logger asked for is not installed.
@@ -35,13 +37,18 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     console = Console(highlight=False, soft_wrap=True)
     for logger in {planned.config.logger.name for planned in runs}:
         loggers.require(logger)
+    if any(planned.launcher.name == "slurm" for planned in runs):
+        slurm_submit.require()
     todo = pending(runs, store, retry)
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} settled, {len(todo)} to do")
     todo, missing = _with_data(todo, console)
     if together := grouping.in_words(todo):
         console.print(together)
     if todo:
-        summary = _pool(todo[0], store, retry).run(_grouped(todo, store))
+        first = todo[0]
+        summary = _launcher(first, store, retry).run(grouped(todo, store))
+        if first.launcher.name == "slurm" and not first.launcher.slurm.wait:
+            return 3 if missing else 0
         if summary.interrupted:
             return 130
     if missing:
@@ -50,14 +57,17 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
     return 0 if states <= {"done", "skipped"} else 1
 
 
-def _grouped(todo: Sequence[Planned], store: Store) -> list[PlannedRun]:
+def grouped(todo: Sequence[Planned], store: Store) -> list[PlannedRun]:
+    """Runs as a launcher takes them, with what is known of them and their groups."""
     estimates = Estimates(store)
     return [
         PlannedRun(
             planned.key,
             planned.config.to_dict(),
-            estimates.seconds(planned.key, planned.config.recipe.name, planned.config.budget.name),
+            estimates.seconds(planned.key, planned.config),
             group=str(number) if len(members) > 1 else None,
+            devices=planned.config.trainer.devices,
+            memory=estimates.memory(planned.key),
         )
         for number, members in enumerate(grouping.groups(todo), start=1)
         for planned in members
@@ -81,8 +91,10 @@ def _with_data(todo: Sequence[Planned], console: Console) -> tuple[list[Planned]
     return ready, any(problems.values())
 
 
-def _pool(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool:
+def _launcher(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool | SlurmLauncher:
     launcher, accelerator = planned.launcher, planned.config.trainer.accelerator
+    if launcher.name == "slurm":
+        return SlurmLauncher(store, launcher, accelerator, retry=retry)
     workers = launcher.workers
     if workers == "auto":
         # Runs that share a GPU would slow each other down and may not fit into its memory.

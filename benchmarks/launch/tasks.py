@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.claims import Holder
+from benchmarks.files import for_each
 from benchmarks.launch.display import Totals, headline
 from benchmarks.launch.estimate import Estimator, InProgress
 from benchmarks.launch.perform import Member, Offer, Outcome, is_settled
-from benchmarks.launch.planned import PlannedRun
+from benchmarks.launch.planned import PlannedRun, labels
 from benchmarks.launch.process import WorkerProcess
 from benchmarks.states import FINAL, RunKey
 from benchmarks.store import CorruptFileError, Run, Store
@@ -76,6 +78,29 @@ def prepare(
         run.reopen(f"was {status['state']}; asked to be done again")
         status = run.check()
     return run, status
+
+
+def open_tasks(
+    store: Store, planned: Sequence[PlannedRun], retry: Collection[str] = ()
+) -> tuple[dict[RunKey, Task], dict[RunKey, dict[str, Any]]]:
+    """Prepare runs in the store.
+
+    Returns:
+        Those that have to be worked on, and the status of the others.
+    """
+    names = labels(one.key for one in planned)
+    tasks, settled = {}, {}
+    made = for_each(partial(prepare, store, retry=retry), planned)
+    for one, (run, status) in zip(planned, made, strict=True):
+        # One that is under way elsewhere may yet fail there: that counts as news.
+        attempts = status["attempts"] - (status["state"] == "running")
+        if one.attempts is not None:
+            attempts = one.attempts
+        if is_settled(status, attempts):
+            settled[one.key] = status
+        else:
+            tasks[one.key] = Task(one, run, names[one.key], attempts)
+    return tasks, settled
 
 
 def settle(task: Task, state: str, reason: str, seconds: float) -> Outcome | None:

@@ -24,7 +24,7 @@ def class_weights(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     return others.to(dtype) / len(labels)
 
 
-def weighted_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def weighted_cross_entropy(logits: Tensor, labels: Tensor, whole: Tensor | None = None) -> Tensor:
     """Cross-entropy with the weights of the batch's own labels.
 
     With several classes it is divided by the sum of the weights of all nodes, with two (one
@@ -34,11 +34,13 @@ def weighted_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Args:
         logits: (V, classes), or (V, 1) for two classes.
         labels: (V,) int64.
+        whole: labels that the weights are of, if these are a part of a batch.
     """
+    whole = labels if whole is None else whole
     if logits.shape[1] == 1:
-        weights = class_weights(labels, 2, logits.dtype)[labels]
+        weights = class_weights(whole, 2, logits.dtype)[labels]
         return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits.dtype), weights)
-    weights = class_weights(labels, logits.shape[1], logits.dtype)
+    weights = class_weights(whole, logits.shape[1], logits.dtype)
     total = F.cross_entropy(logits, labels, weights, reduction="sum")
     return total / weights[labels].sum().clamp_min(torch.finfo(logits.dtype).tiny)
 

@@ -33,8 +33,9 @@ from torch.nn import functional as F
 from domains.base import BenchmarkModule
 from domains.contract import RecipeConfig
 from domains.graph.config import DatasetConfig
-from domains.graph.losses import binary_cross_entropy, weighted_cross_entropy
+from domains.graph.losses import binary_cross_entropy, class_weights, weighted_cross_entropy
 from domains.graph.metrics import Score, make_score
+from domains.graph.parts import take_graphs
 
 SPLITS = ("train", "val", "test")
 
@@ -53,7 +54,7 @@ def task_loss(task: str, output: Tensor, batch: Any) -> Tensor:
         case "graph_classification":
             return F.cross_entropy(output, batch.y)
         case "node_classification":
-            return weighted_cross_entropy(output, batch.y)
+            return weighted_cross_entropy(output, batch.y, getattr(batch, "whole_y", None))
         case "multilabel":
             return binary_cross_entropy(output, batch.y)
     first, second = output[batch.pairs[0]], output[batch.pairs[1]]
@@ -64,8 +65,8 @@ class GraphModule(BenchmarkModule):
     """Logs `SPLIT/loss` and what the set's score computes, once an epoch.
 
     On the training split both come from the predictions as they were made while training; there
-    contacts are not ranked. The loss of a split is the mean of those of its batches, weighted by
-    their graphs, nodes or pairs.
+    contacts are not ranked, and several devices log the loss alone. The loss of a split is the mean
+    of those of its batches, weighted by their graphs, nodes or pairs.
 
     Args:
         net: gives the task's output for a batch.
@@ -75,13 +76,31 @@ class GraphModule(BenchmarkModule):
 
     def __init__(self, net: nn.Module, recipe: RecipeConfig, dataset: DatasetConfig) -> None:
         super().__init__(net, recipe)
-        self.task = dataset.task
+        self.task, self.classes = dataset.task, dataset.classes
         self.train_score, self.val_score, self.test_score = (
             SplitScore(dataset, split) for split in SPLITS
         )
 
     def loss(self, batch: Any) -> Tensor:
         return task_loss(self.task, self.net(batch), batch)
+
+    def samples(self, batch: Any) -> int:
+        return int(batch.num_graphs)
+
+    def part(self, batch: Any, begin: int, end: int) -> Any:
+        return take_graphs(batch, begin, end)
+
+    def terms(self, batch: Any) -> float:
+        match self.task:
+            case "node_classification" if self.classes and self.classes > 2:
+                whole = getattr(batch, "whole_y", batch.y)
+                weights = class_weights(whole, self.classes, torch.float64)
+                return float(weights[batch.y].sum())
+            case "multilabel":
+                return float((~batch.y.isnan()).sum())
+            case "contact":
+                return float(batch.pairs.shape[1])
+        return float(batch.y.numel())
 
     def on_train_epoch_start(self) -> None:
         self._score("train").reset()
@@ -116,7 +135,11 @@ class GraphModule(BenchmarkModule):
         for split in splits:
             score = self._score(split)
             if score.rows:
-                for name, value in score.compute().items():
+                values = score.compute()
+                if split == "train" and self.devices > 1:  # scores would be of a part alone
+                    total = self.over_devices(score.total) / self.over_devices(score.rows)
+                    values = {"loss": total}
+                for name, value in values.items():
                     self.log(
                         f"{split}/{name}", value.float(), on_step=False, on_epoch=True, batch_size=1
                     )

@@ -91,6 +91,8 @@ class LanguageModule(BenchmarkModule):
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
             mean = self.loss_sum / self.num_seen
+            if self.devices > 1:
+                mean = self.over_devices(self.loss_sum) / self.over_devices(self.num_seen)
             self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
         return loss
 
@@ -122,7 +124,12 @@ class LanguageModule(BenchmarkModule):
         self.log(name, value, on_step=False, on_epoch=True, batch_size=1)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[MEMORY] = [] if self.memory is None else list(self.memory.layers)
+        layers = [] if self.memory is None else list(self.memory.layers)
+        if self.devices > 1 and self.is_shared:  # of all columns
+            found: list[Any] = [None] * self.devices
+            torch.distributed.all_gather_object(found, [layer.cpu() for layer in layers])
+            layers = [torch.cat(parts) for parts in zip(*found, strict=True)]
+        checkpoint[MEMORY] = layers
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._remember(checkpoint[MEMORY])
@@ -130,7 +137,12 @@ class LanguageModule(BenchmarkModule):
     def on_train_start(self) -> None:
         # A checkpoint is read before the model has moved to its device.
         if self.memory is not None:
-            self._remember(self.memory.layers)
+            layers = self.memory.layers
+            if self.devices > 1 and layers and len(layers[0]) >= self.devices:
+                rank, columns = self.global_rank, len(layers[0])
+                own = slice(columns * rank // self.devices, columns * (rank + 1) // self.devices)
+                layers = tuple(layer[own] for layer in layers)
+            self._remember(layers)
 
     def _remember(self, layers: Sequence[Tensor]) -> None:
         memory = self.net.new_memory()

@@ -48,6 +48,8 @@ class TimeSeriesModule(BenchmarkModule):
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
             mean = self.loss_sum / self.num_seen
+            if self.devices > 1:
+                mean = self.over_devices(self.loss_sum) / self.over_devices(self.num_seen)
             self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
         return loss
 
