@@ -137,7 +137,7 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """x = x + Attention(LN(x)); x = x + Mlp(LN(x)), either with layer scale and stochastic depth."""
+    """x = x + Attention(LN(x)); x = x + Mlp(LN(x)); either scaled, with stochastic depth."""
 
     def __init__(self, sizes: BlockSizes, attention: AttentionFactory, layer: int) -> None:
         super().__init__()

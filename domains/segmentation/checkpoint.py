@@ -62,8 +62,8 @@ def load_encoder(
     if "pos_embed" in given:
         given["pos_embed"] = _fitting_positions(encoder, given)
     differ = {
-        **{name: "missing in the file" for name in wanted.keys() - given.keys()},
-        **{name: "unknown here" for name in given.keys() - wanted.keys()},
+        **dict.fromkeys(wanted.keys() - given.keys(), "missing in the file"),
+        **dict.fromkeys(given.keys() - wanted.keys(), "unknown here"),
         **{
             name: f"shape {tuple(given[name].shape)}, here {tuple(wanted[name].shape)}"
             for name in wanted.keys() & given.keys()

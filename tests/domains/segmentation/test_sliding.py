@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def test_windows_cover_a_side_and_end_with_it(stride: int) -> None:
         starts = window_offsets(side, WINDOW, stride)
         assert starts[0] == 0
         assert starts[-1] == side - WINDOW
-        steps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+        steps = [b - a for a, b in pairwise(starts)]
         assert all(0 < step <= stride for step in steps)
 
 
