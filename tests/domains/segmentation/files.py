@@ -33,7 +33,11 @@ def configuration(dataset: DatasetConfig, seed: int = 0, **options: Any) -> Simp
         **options,
     }
     return SimpleNamespace(
-        dataset=dataset, recipe=SegmentationRecipe(**settings), model=ModelConfig(), seed=seed
+        dataset=dataset,
+        recipe=SegmentationRecipe(**settings),
+        model=ModelConfig(),
+        protocol="slide",
+        seed=seed,
     )
 
 
