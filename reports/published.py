@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent / "published"
 COMPARABLE_PROTOCOLS: Mapping[str, frozenset[str]] = {
     "graph": frozenset({"graphgps"}),
     "language": frozenset({"sliding"}),
+    "segmentation": frozenset({"slide"}),
     "timeseries": frozenset({"tslib"}),
 }
 """By domain, our protocols that select and evaluate as the papers did. Others get no verdict."""

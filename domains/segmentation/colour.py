@@ -133,4 +133,6 @@ def rgb_of(hue: Hues, saturation: Pixels, value: Pixels) -> Pixels:
     """(H, W, 3) of the channels that :func:`hsv_of` gives."""
     top = value.astype(np.float32)
     depth = top * saturation * np.float32(1.0 / 255.0)
-    return np.rint(top[..., None] - depth[..., None] * WEIGHTS[hue]).astype(np.uint8)
+    colours = top[..., None] - depth[..., None] * WEIGHTS[hue]
+    # Cut off, as OpenCV 5 does; a whole number must not lose one to rounding.
+    return (colours + np.float32(1e-3)).astype(np.uint8)
