@@ -11,6 +11,7 @@ from torch import nn
 from .. import registry
 from ..variant import NEEDS_STEPS, UnsupportedError
 from . import cores, multihead
+from .classes import Exchanged
 from .looks import unknown
 from .report import ROOT, Left, Replaced, SwapReport
 from .site import OWN, Choice, Place, Site, Stack
@@ -64,6 +65,7 @@ def swap(
     if own not in OWN:
         raise ValueError(f"own={own!r} is unknown; allowed: {', '.join(OWN)}")
     modules = dict(model.named_modules())
+    _refuse_swapped(modules)
     sites = [site for find in FINDERS for site in find(modules)]
     left = [
         Left(name, _kind(module), "unknown attention")
@@ -121,6 +123,14 @@ def _places(names: Iterable[str]) -> dict[str, Place]:
         for layer, (_, name) in enumerate(sorted(members)):
             places[name] = Place(layer, len(members), stack)
     return places
+
+
+def _refuse_swapped(modules: Mapping[str, nn.Module]) -> None:
+    for name, module in modules.items():
+        if isinstance(module, Exchanged):
+            raise ValueError(
+                f"{name or ROOT} was swapped before; call undo() of that report, then swap() again"
+            )
 
 
 def _refuse_own(site: Site, own: str) -> None:

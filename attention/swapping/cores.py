@@ -22,6 +22,7 @@ class OwnSite(Site):
     def __init__(self, name: str, module: AttentionCore, parent: nn.Module | None) -> None:
         super().__init__(name, module)
         self.parent = parent
+        self.original = module.name, module.variant
 
     @property
     def width(self) -> str:
@@ -41,7 +42,6 @@ class OwnSite(Site):
         self.variant.train(self.module.training)
 
     def enter(self) -> None:
-        self.original = self.module.name, self.module.variant
         self.module.use(self.choice.variant, self.variant)
         if NEEDS_WEIGHTS in self.variant.capabilities:
             assert self.parent is not None  # only a layer with projections declares them

@@ -15,7 +15,7 @@ CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_a
 def looks_like_attention(module: nn.Module) -> bool:
     """By the name of the class, or because its `forward` calls an attention of PyTorch."""
     cls = type(module)
-    if NAME.search(cls.__name__):
+    if NAME.search(cls.__name__) or isinstance(module, nn.MultiheadAttention):
         return True
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and any(call in code.co_names for call in CALLS)

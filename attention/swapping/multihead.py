@@ -229,6 +229,7 @@ class MultiheadSite(CoreSite):
         weights_are_dropped: bool,
     ) -> None:
         super().__init__(name, module)
+        self.original = type(module)
         self.cross = cross
         self.causal = causal
         self.weights_are_dropped = weights_are_dropped
@@ -271,7 +272,6 @@ class MultiheadSite(CoreSite):
 
     def enter(self) -> None:
         module = self.module
-        self.original = type(module)
         module.__class__ = exchanged_class(SwappedMultihead, self.original)
         assert isinstance(module, SwappedMultihead)
         module.core = self.core
@@ -282,8 +282,9 @@ class MultiheadSite(CoreSite):
         self.core.variant.adopt(module.projections())
 
     def leave(self) -> None:
-        for name in ("core", "stack", "causal_refusal", "weights_are_dropped", "own_keys"):
-            delattr(self.module, name)
+        for name in SwappedMultihead.__annotations__:
+            if hasattr(self.module, name):
+                delattr(self.module, name)
         self.module.__class__ = self.original
 
 

@@ -98,7 +98,7 @@ class Site(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Restore what was there."""
+        """Restore what was there; also after an :meth:`enter` that failed half way."""
 
     @property
     @abstractmethod

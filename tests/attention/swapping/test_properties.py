@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,11 +14,22 @@ from attention import swap
 from tests.attention.swapping.models import CASES, Case, scale_keys
 
 EXACT = {"atol": 1e-6, "rtol": 1e-6}
+COMPILED = ("encoder", "decoder", "gps")
+"""Kinds for the tests that compile, which take seconds each."""
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> Case:
+def single(request: pytest.FixtureRequest) -> Case:
+    """Every model in float32."""
     return CASES[request.param]()
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    """Every model in float64, in which rounding hides nothing."""
+    torch.set_default_dtype(torch.float64)
+    yield CASES[request.param]()
+    torch.set_default_dtype(torch.float32)
 
 
 def states(model: nn.Module) -> dict[str, Tensor]:
@@ -125,27 +137,37 @@ def test_pickling_through_a_state_dict(case: Case) -> None:
     torch.testing.assert_close(case.run(), expected, rtol=0, atol=0)
 
 
-def test_autocast_runs_in_half_precision(case: Case) -> None:
-    expected = case.run()
-    swap(case.model, "standard")
+def test_single_precision(single: Case) -> None:
+    expected = single.run()
+    swap(single.model, "standard")
+    torch.testing.assert_close(single.run(), expected, atol=2e-6, rtol=1e-6)
+
+
+def test_autocast_runs_in_half_precision(single: Case) -> None:
+    expected = single.run()
+    swap(single.model, "standard")
     with torch.autocast("cpu", torch.bfloat16):
-        out = case.run()
+        out = single.run()
     assert out.isfinite().all()
     torch.testing.assert_close(out.float(), expected, atol=0.1, rtol=0.1)
 
 
-def test_a_compiled_model_computes_the_same(case: Case) -> None:
+@pytest.mark.parametrize("kind", COMPILED)
+def test_a_compiled_model_computes_the_same(kind: str) -> None:
+    case = CASES[kind]()
     swap(case.model, "quest")
     expected = case.run()
     case.model.compile(backend="aot_eager")
-    torch.testing.assert_close(case.run(), expected, **EXACT)
+    torch.testing.assert_close(case.run(), expected, atol=2e-6, rtol=1e-6)
 
 
-def test_a_model_that_was_compiled_before_notices(case: Case) -> None:
+@pytest.mark.parametrize("kind", COMPILED)
+def test_a_model_that_was_compiled_before_notices(kind: str) -> None:
+    case = CASES[kind]()
     original = case.run()
     case.model.compile(backend="aot_eager")
-    torch.testing.assert_close(case.run(), original, **EXACT)
+    torch.testing.assert_close(case.run(), original, atol=2e-6, rtol=1e-6)
     report = swap(case.model, "quest")
     assert not torch.allclose(case.run(), original, atol=1e-3)
     report.undo()
-    torch.testing.assert_close(case.run(), original, **EXACT)
+    torch.testing.assert_close(case.run(), original, atol=2e-6, rtol=1e-6)
