@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from .. import registry
 from ..variant import NEEDS_STEPS, UnsupportedError
-from . import cores, multihead
+from . import cores, huggingface, multihead
 from .classes import Exchanged
-from .looks import unknown
+from .looks import reason_of, unknown
 from .report import ROOT, Left, Replaced, SwapReport
 from .site import OWN, Choice, Place, Site, Stack
 
@@ -30,13 +30,14 @@ def swap(
     strict: bool = True,
     options: Mapping[str, Any] | None = None,
     own: str = "refuse",
+    example: Mapping[str, Any] | None = None,
 ) -> SwapReport:
     """Replace the attentions of a model, in place, and keep its weights.
 
     Known are `nn.MultiheadAttention` wherever it stands (in `nn.TransformerEncoder` and
-    `nn.TransformerDecoder`, PyG's `GPSConv`, the vision transformers of mmsegmentation), and the
-    layers of this package. The modules stay where they are, with their parameters under their
-    names, so a state dict loads into the swapped model and back.
+    `nn.TransformerDecoder`, PyG's `GPSConv`, the vision transformers of mmsegmentation), the
+    attentions of `transformers`, and the layers of this package. The modules stay where they are,
+    with their parameters under their names: a state dict loads into the swapped model and back.
 
     Swap before a model is wrapped by DistributedDataParallel and before its optimizer is made: a
     variant may bring parameters.
@@ -51,6 +52,8 @@ def swap(
         own: what becomes of a mechanism of the model's own that shapes its scores, such as
             normalised queries and keys, a cap or a sink: `"refuse"` to swap, `"keep"` it under the
             variant, or `"replace"` it by the variant, which switches it off.
+        example: arguments that a model of transformers in it can be called with, which it is to
+            find its attentions; None = made up for models of texts and of pictures.
 
     Returns:
         What was replaced and what was left; its `undo()` restores the original.
@@ -67,8 +70,9 @@ def swap(
     modules = dict(model.named_modules())
     _refuse_swapped(modules)
     sites = [site for find in FINDERS for site in find(modules)]
+    sites += huggingface.find(modules, example)
     left = [
-        Left(name, _kind(module), "unknown attention")
+        Left(name, _kind(module), reason_of(module))
         for name, module in unknown(modules, {site.name for site in sites})
     ]
     if where is not None:
@@ -108,21 +112,31 @@ def swap(
     )
 
 
-def _places(names: Iterable[str]) -> dict[str, Place]:
-    """Sites whose names differ in their last number follow one another in the order of it."""
-    groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for name in names:
-        parts = re.fullmatch(r"(?:(.*)\.)?(\d+)((?:\.[^.\d][^.]*)*)", name)
-        if parts is None:
-            groups[name, ""] = [(0, name)]
-        else:
-            groups.setdefault((f"{parts[1]}.", parts[3]), []).append((int(parts[2]), name))
+def _places(names: Sequence[str]) -> dict[str, Place]:
+    """Sites whose names differ in one number, the last that differs, follow one another."""
+    patterns = {name: _patterns(name) for name in names}
+    counts = Counter(pattern for each in patterns.values() for pattern in each)
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name, numbers in patterns.items():
+        shared = [pattern for pattern in numbers if counts[pattern] > 1]
+        pattern = shared[-1] if shared else name
+        groups.setdefault(pattern, []).append((numbers.get(pattern, 0), name))
     places = {}
     for members in groups.values():
         stack = Stack()
         for layer, (_, name) in enumerate(sorted(members)):
             places[name] = Place(layer, len(members), stack)
     return places
+
+
+def _patterns(name: str) -> dict[str, int]:
+    """For every number in a name, the name without it, and the number."""
+    parts = name.split(".")
+    return {
+        ".".join([*parts[:index], "*", *parts[index + 1 :]]): int(part)
+        for index, part in enumerate(parts)
+        if part.isdecimal()
+    }
 
 
 def _refuse_swapped(modules: Mapping[str, nn.Module]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch import nn
@@ -16,13 +15,18 @@ class Exchanged(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         mixin, original = type(self).__bases__
-        return _rebuild, (mixin, original), self.__getstate__()  # type: ignore[attr-defined]
+        return _rebuild, (mixin, original), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
-@functools.cache
+_classes: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
+
+
 def exchanged_class(mixin: type[Exchanged], original: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of `original` that does what `mixin` says."""
-    return type(f"Swapped{original.__name__}", (mixin, original), {"__doc__": mixin.__doc__})
+    """A subclass of `original` that does what `mixin` says; always the same one."""
+    key = mixin, original
+    if key not in _classes:
+        _classes[key] = type(f"Swapped{original.__name__}", key, {"__doc__": mixin.__doc__})
+    return _classes[key]
 
 
 def _rebuild(mixin: type[Exchanged], original: type[nn.Module]) -> nn.Module:

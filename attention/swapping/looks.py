@@ -21,6 +21,13 @@ def looks_like_attention(module: nn.Module) -> bool:
     return code is not None and any(call in code.co_names for call in CALLS)
 
 
+def reason_of(module: nn.Module) -> str:
+    """Why a module that looks like attention is left."""
+    if type(module).__module__.startswith("transformers."):
+        return "it did not call the attention interface of transformers with this input"
+    return "unknown attention"
+
+
 def unknown(modules: Mapping[str, nn.Module], known: set[str]) -> Iterator[tuple[str, nn.Module]]:
     """Modules that look like attention, are not known, and neither hold one nor are part of one.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,16 +69,16 @@ class SwappedMultihead(Exchanged, nn.MultiheadAttention):
         if query.is_nested:
             return self._of_nested(query, key, value), None
         batched = query.dim() == 3
-        tokens = [query, key, value]
+        q, k, v = query, key, value
         if not batched:
-            tokens = [each.unsqueeze(0) for each in tokens]
+            q, k, v = (each.unsqueeze(0) for each in (q, k, v))
             if key_padding_mask is not None:
                 key_padding_mask = key_padding_mask.unsqueeze(0)
         elif not self.batch_first:
-            tokens = [each.transpose(0, 1) for each in tokens]
+            q, k, v = (each.transpose(0, 1) for each in (q, k, v))
         need_weights = need_weights and not self.weights_are_dropped
         out, weights = self._attend(
-            *tokens, key_padding_mask, attn_mask, need_weights, is_causal, key is query
+            q, k, v, key_padding_mask, attn_mask, need_weights, is_causal, key is query
         )
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
@@ -184,7 +185,7 @@ class SwappedMultihead(Exchanged, nn.MultiheadAttention):
         """A mask (Nq, Nk) or (B H, Nq, Nk), True = hidden or float, as a bias."""
         if mask.dtype == torch.bool:
             mask = hidden_as_bias(mask, q.dtype)
-        return mask if mask.dim() == 2 else mask.unflatten(0, q.shape[:2])
+        return mask if mask.dim() == 2 else mask.view(*q.shape[:2], *mask.shape[1:])
 
     def _extra_keys(self, k: Tensor) -> tuple[Tensor, Tensor] | None:
         """Keys and values (B, H, 1 or 2, D) that the layer itself puts behind those of tokens."""
@@ -271,9 +272,8 @@ class MultiheadSite(CoreSite):
         self.keeps = choice.own == "keep"
 
     def enter(self) -> None:
-        module = self.module
+        module: Any = self.module
         module.__class__ = exchanged_class(SwappedMultihead, self.original)
-        assert isinstance(module, SwappedMultihead)
         module.core = self.core
         module.stack = self.stack
         module.causal_refusal = self.causal_refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ class Site(ABC):
         module: the module.
     """
 
-    kind: ClassVar[str]
+    kind: str
     """What it is, in the words of its users."""
 
     own: tuple[str, ...] = ()
