@@ -308,6 +308,11 @@ def _attend_as_before(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """For a module without a core whose configuration is that of swapped ones."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    if kwargs["softcap"] is not None or kwargs["s_aux"] is not None:
+        raise ValueError(
+            "a layer that was left out has a cap or a sink, which only the model's own attention "
+            "computes; swap all layers of this model, or none"
+        )
     out: tuple[Tensor, None] = sdpa_attention_forward(*args, **kwargs)
     return out
 

@@ -8,7 +8,6 @@ are those without dropout.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .. import registry
 from ..core import AttentionCore
-from ..variant import Context, Projections, UnsupportedError
+from ..variant import Projections, UnsupportedError
 from .classes import Exchanged, exchanged_class
 from .masks import hidden_as_bias, merge, split_padding
 from .site import Choice, CoreSite, Place, Site, Stack
@@ -264,10 +262,10 @@ class MultiheadSite(CoreSite):
             },
         )
         self.stack = place.stack if choice.needs_state else None
-        self.causal_refusal = _causal_refusal(choice, self.core.context)
-        if self.causal and self.causal_refusal is not None:
+        self.refusal = self.causal_refusal(choice)
+        if self.causal and self.refusal is not None:
             raise UnsupportedError(
-                f"it belongs to a decoder. {self.causal_refusal}, or leave it out with where="
+                f"it belongs to a decoder. {self.refusal}, or leave it out with where="
             )
         self.keeps = choice.own == "keep"
 
@@ -276,7 +274,7 @@ class MultiheadSite(CoreSite):
         module.__class__ = exchanged_class(SwappedMultihead, self.original)
         module.core = self.core
         module.stack = self.stack
-        module.causal_refusal = self.causal_refusal
+        module.causal_refusal = self.refusal
         module.weights_are_dropped = self.weights_are_dropped
         module.own_keys = self.keeps
         self.core.variant.adopt(module.projections())
@@ -307,15 +305,3 @@ def find(modules: Mapping[str, nn.Module]) -> Iterator[Site]:
             # The wrapper of mmcv asks for the weights and takes the output alone.
             weights_are_dropped=type(parent).__module__.startswith("mmcv."),
         )
-
-
-def _causal_refusal(choice: Choice, context: Context) -> str | None:
-    """Why the variant cannot see the keys of a causal model, if it cannot.
-
-    Whether a layer is causal shows when it is called.
-    """
-    try:
-        registry.build(choice.variant, dataclasses.replace(context, causal=True), choice.options)
-    except UnsupportedError as error:
-        return str(error)
-    return None

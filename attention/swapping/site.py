@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -150,3 +151,12 @@ class CoreSite(Site):
         )
         dtype = weight.dtype if weight.is_floating_point() else torch.get_default_dtype()
         return core.to(weight.device, dtype).train(self.module.training)
+
+    def causal_refusal(self, choice: Choice) -> str | None:
+        """Why the variant cannot be causal, where calls decide that; None = it can."""
+        try:
+            context = dataclasses.replace(self.core.context, causal=True)
+            registry.build(choice.variant, context, choice.options)
+        except UnsupportedError as error:
+            return str(error)
+        return None

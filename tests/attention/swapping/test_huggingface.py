@@ -231,6 +231,18 @@ def test_generation_with_a_cache_equals_calls_without(name: str, cache: str, mak
     torch.testing.assert_close(cached, logits[:, start:], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["standard", "quest", "sigmoid"])
+def test_the_first_call_of_a_static_cache_sees_no_room_of_it(name: str) -> None:
+    case = llama()
+    swap(case.model, name)
+    made = case.model.generate(
+        ids(), max_new_tokens=3, min_new_tokens=3, do_sample=False, cache_implementation="static",
+        output_logits=True, return_dict_in_generate=True, disable_compile=True,
+    )  # fmt: skip
+    logits = case.model(made.sequences[:, :-1], use_cache=False)[0][:, 5:]
+    torch.testing.assert_close(torch.stack(made.logits, 1), logits, atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "options"), [("elliptical", {"causal": True}), ("value_residual", {})]
 )
@@ -391,6 +403,13 @@ def test_layers_that_are_left_out_compute_what_they_did() -> None:
     report.undo()
     swap(case.model, "quest", where=lambda name, _: ".1." in name)
     assert not torch.allclose(case.run(), expected, atol=1e-3)
+
+
+def test_layers_left_out_do_not_lose_their_sinks() -> None:
+    case = gpt_oss()
+    swap(case.model, "quest", own="keep", where=lambda name, _: ".1." in name)
+    with pytest.raises(ValueError, match="swap all layers of this model, or none"):
+        case.run()
 
 
 def test_a_part_of_a_larger_model_is_found_and_named() -> None:
