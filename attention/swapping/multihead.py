@@ -59,11 +59,6 @@ class SwappedMultihead(Exchanged, nn.MultiheadAttention):
             raise UnsupportedError(
                 f"attn_mask may hide keys that come later: {self.causal_refusal}"
             )
-        if self.stack is not None and key is not query and not self.core.context.cross:
-            raise UnsupportedError(
-                f"attention={self.core.name!r} looks at the values of the layers before, and here "
-                "they come from another sequence; leave this one out with where="
-            )
         if query.is_nested:
             return self._of_nested(query, key, value), None
         batched = query.dim() == 3
@@ -133,6 +128,11 @@ class SwappedMultihead(Exchanged, nn.MultiheadAttention):
             self._split(self._project(weights, role, tokens))
             for role, tokens in zip("qkv", (query, key, value), strict=True)
         )
+        if self.stack is not None and q.shape[2] != k.shape[2] and not self.core.context.cross:
+            raise UnsupportedError(
+                f"attention={self.core.name!r} looks at the values of the layers before, and here "
+                "they come from another sequence; leave this one out with where="
+            )
         real, bias = None, None
         if key_padding_mask is not None:
             real, bias = split_padding(key_padding_mask)

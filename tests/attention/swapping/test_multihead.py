@@ -277,7 +277,7 @@ def test_state_of_another_sequence_is_refused() -> None:
     layers = nn.ModuleList([layer(), layer()])
     swap(layers, "value_residual")
     with pytest.raises(UnsupportedError, match="another sequence"):
-        layers[0](tokens(), tokens(), tokens())
+        layers[0](tokens(), tokens(3), tokens(3))
 
 
 def test_a_layer_called_out_of_order_is_refused() -> None:
