@@ -109,7 +109,13 @@ def probe(model: Any, example: Mapping[str, Any] | None) -> list[Seen]:
             mechanisms={name for name, present in own.items() if present},
         )
 
-    call = dict(example) if example is not None else made_up(model)
+    try:
+        call = dict(example) if example is not None else made_up(model)
+    except AttributeError as error:
+        raise UnsupportedError(
+            f"no input could be made up for {type(model).__name__} ({error}); pass example=, a "
+            "dictionary of arguments that it can be called with"
+        ) from error
     with _quiet(model), _listening(notice):
         _call(model, call, made_up=example is None)
     hooks = [

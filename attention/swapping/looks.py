@@ -24,7 +24,10 @@ def looks_like_attention(module: nn.Module) -> bool:
 def reason_of(module: nn.Module) -> str:
     """Why a module that looks like attention is left."""
     if type(module).__module__.startswith("transformers."):
-        return "it did not call the attention interface of transformers with this input"
+        return (
+            "it did not call the attention interface of transformers; if it does with another "
+            "input, pass that as example="
+        )
     return "unknown attention"
 
 

@@ -81,8 +81,9 @@ def gpt2() -> Case:
     return Case(shake(transformers.GPT2LMHeadModel(config)), padded(left=True), "c_attn")
 
 
-def bert() -> Case:
-    return Case(shake(transformers.BertModel(transformers.BertConfig(**SIZES))), padded(), "key")
+def bert(**changes: Any) -> Case:
+    config = transformers.BertConfig(**{**SIZES, **changes})
+    return Case(shake(transformers.BertModel(config)), padded(), "key")
 
 
 def vit() -> Case:
