@@ -8,7 +8,7 @@ from torch import nn
 
 from .. import registry
 from ..core import AttentionCore
-from ..variant import NEEDS_WEIGHTS, Variant
+from ..variant import NEEDS_WEIGHTS, UnsupportedError, Variant
 from .site import Choice, Place, Site
 
 
@@ -34,8 +34,14 @@ class OwnSite(Site):
         return sum(parameter.numel() for parameter in self.variant.parameters())
 
     def build(self, choice: Choice, place: Place) -> None:
+        context = self.module.context
+        if choice.needs_state and place.num_layers != context.num_layers:
+            raise UnsupportedError(
+                f"attention={choice.variant!r} looks at the layers before; choose all "
+                f"{context.num_layers} that follow one another, not {place.num_layers}"
+            )
         self.choice = choice
-        self.variant = registry.build(choice.variant, self.module.context, choice.options)
+        self.variant = registry.build(choice.variant, context, choice.options)
         tensors = [*(self.parent or self.module).parameters(), *self.module.buffers()]
         if tensors:
             self.variant.to(tensors[0].device, tensors[0].dtype)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attention import AttentionCore, AttentionFactory, LayerState, MultiHeadAttention
+from attention import AttentionCore, AttentionFactory, LayerState, MultiHeadAttention, registry
 
 
 def pair(seed: int = 0, **options: Any) -> tuple[nn.MultiheadAttention, MultiHeadAttention]:

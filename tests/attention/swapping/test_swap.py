@@ -273,6 +273,9 @@ def test_models_of_the_suite_swap(name: str) -> None:
     swap(model, name)
     model.load_state_dict(built.state_dict())
     assert torch.equal(model(x, None), built(x, None))
+    if name != "gated":
+        with pytest.raises(ValueError, match="choose all 2 that follow one another, not 1"):
+            swap(net("standard"), name, where=lambda path, _: "layers.1" in path)
 
 
 def test_importing_the_package_imports_none_of_the_libraries() -> None:
