@@ -54,7 +54,7 @@ def per_head() -> Tensor:
 MASKS: dict[str, Callable[[], dict[str, Any]]] = {
     "padding": lambda: {"key_padding_mask": padding()},
     "padding, float": lambda: {"key_padding_mask": as_float(padding())},
-    "padding with finite values": lambda: {"key_padding_mask": as_float(padding()) + 0.5},
+    "padding with finite values": lambda: {"key_padding_mask": as_float(padding()) + torch.linspace(0, 1, TOKENS)},
     "causal": lambda: {"attn_mask": order()},
     "causal, float": lambda: {"attn_mask": as_float(order())},
     "causal by the hint": lambda: {"attn_mask": order(), "is_causal": True},
@@ -287,6 +287,14 @@ def test_a_layer_called_out_of_order_is_refused() -> None:
     layers[1](x, x, x)
     with pytest.raises(ValueError, match="state"):
         layers[1](x, x, x)
+
+
+def test_a_pass_that_broke_off_leaves_nothing_for_the_next() -> None:
+    layers, x = nn.ModuleList([layer(), layer()]), tokens()
+    swap(layers, "value_residual")
+    expected = layers[1](layers[0](x, x, x)[0], x, x)[0]
+    layers[0](x + 1.0, x, x)
+    assert torch.equal(layers[1](layers[0](x, x, x)[0], x, x)[0], expected)
 
 
 def test_the_hint_needs_its_mask() -> None:
