@@ -54,7 +54,9 @@ def per_head() -> Tensor:
 MASKS: dict[str, Callable[[], dict[str, Any]]] = {
     "padding": lambda: {"key_padding_mask": padding()},
     "padding, float": lambda: {"key_padding_mask": as_float(padding())},
-    "padding with finite values": lambda: {"key_padding_mask": as_float(padding()) + torch.linspace(0, 1, TOKENS)},
+    "padding with finite values": lambda: {
+        "key_padding_mask": as_float(padding()) + torch.linspace(0, 1, TOKENS)
+    },
     "causal": lambda: {"attn_mask": order()},
     "causal, float": lambda: {"attn_mask": as_float(order())},
     "causal by the hint": lambda: {"attn_mask": order(), "is_causal": True},
