@@ -13,6 +13,7 @@ from .core import AttentionCore
 from .factory import AttentionFactory
 from .multihead import MultiHeadAttention
 from .steps import after_step
+from .swapping import SwapReport, swap
 from .variant import Call, Context, LayerState, Prepared, UnsupportedError, Variant
 
 __all__ = [
@@ -23,8 +24,10 @@ __all__ = [
     "LayerState",
     "MultiHeadAttention",
     "Prepared",
+    "SwapReport",
     "UnsupportedError",
     "Variant",
     "after_step",
     "registry",
+    "swap",
 ]

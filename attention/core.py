@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels, registry
-from .variant import NEEDS_INPUT, Call, Context, LayerState, Prepared
+from .variant import NEEDS_INPUT, Call, Context, LayerState, Prepared, Variant
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -69,10 +69,15 @@ class AttentionCore(nn.Module):
             dim=dim,
             projections=projections,
         )
-        self.name = variant
         self.dropout = dropout
-        self.variant = registry.build(variant, self.context, options)
         self.telemetry = None
+        self.use(variant, registry.build(variant, self.context, options))
+
+    def use(self, name: str, variant: Variant) -> None:
+        """Put another variant, built for the same context, in the place of the present one."""
+        self.name = name
+        self.variant = variant
+        self.changes_weights = type(variant).reparametrize is not Variant.reparametrize
 
     def forward(
         self,
@@ -85,6 +90,7 @@ class AttentionCore(nn.Module):
         state: LayerState | None = None,
         query_padding_mask: Tensor | None = None,
         x: Tensor | None = None,
+        causal: bool | None = None,
     ) -> Tensor:
         """Attention of each head.
 
@@ -97,6 +103,8 @@ class AttentionCore(nn.Module):
                 self-attention it follows from `key_padding_mask`.
             x: (B, Nq, dim) tokens that q was projected from, if the model declared `dim`. Only
                 variants that declare `"needs_input"` look at them.
+            causal: whether this call is causal, for models in which calls differ, such as those
+                that hold the order in `bias` at times; None = as declared.
 
         Returns:
             (B, H, Nq, D); zeros for a query that sees no key.
@@ -113,6 +121,7 @@ class AttentionCore(nn.Module):
             state=state,
             query_padding_mask=query_padding_mask,
             x=x,
+            causal=causal,
         )
         return self.attend(prepared, call, q, k)
 
@@ -127,13 +136,14 @@ class AttentionCore(nn.Module):
         state: LayerState | None = None,
         query_padding_mask: Tensor | None = None,
         x: Tensor | None = None,
+        causal: bool | None = None,
     ) -> tuple[Prepared, Call]:
         """The first half of :meth:`forward`: what the variant makes of q, k and v.
 
         For models whose logits have terms of their own beside the variant's; what is returned may
         be changed before it goes to :meth:`attend`.
         """
-        call = self._call(q, k, v, key_padding_mask, bias, state, query_padding_mask)
+        call = self._call(q, k, v, key_padding_mask, bias, state, query_padding_mask, causal)
         call.x = self._checked_input(x, q)
         return self.variant.prepare(q, k, v, call), call
 
@@ -200,9 +210,11 @@ class AttentionCore(nn.Module):
         bias: Tensor | None,
         state: LayerState | None,
         query_padding_mask: Tensor | None,
+        causal: bool | None = None,
     ) -> Call:
         """The checked request of one forward pass."""
         context = self.context
+        causal = context.causal if causal is None else causal
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             if tensor.dim() != 4 or tensor.shape[1] != context.heads:
                 raise ValueError(
@@ -217,7 +229,7 @@ class AttentionCore(nn.Module):
                 f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: all "
                 f"need the same batch and head_dim={context.head_dim}, k and v the same tokens"
             )
-        if context.causal and nk < nq:
+        if causal and nk < nq:
             raise ValueError(f"causal attention of {nq} queries needs as many keys, got {nk}")
         if key_padding_mask is not None:
             # Packed sequences arrive here padded.
@@ -234,7 +246,7 @@ class AttentionCore(nn.Module):
             _check_mask("query_padding_mask", query_padding_mask, (batch, nq))
         elif key_padding_mask is not None and not context.cross and nq <= nk:
             query_padding_mask = key_padding_mask[:, nk - nq :]
-        return Call(key_padding_mask, bias, context.causal, state, query_padding_mask)
+        return Call(key_padding_mask, bias, causal, state, query_padding_mask)
 
     def _checked_input(self, x: Tensor | None, q: Tensor) -> Tensor | None:
         dim = self.context.dim

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from .core import AttentionCore
 from .packing import Packing, packing_of
-from .variant import NEEDS_INPUT, LayerState, Projections, Variant
+from .variant import NEEDS_INPUT, LayerState, Projections
 
 PROJECTIONS = ("separate", "fused")
 INITS = ("linear", "xavier")
@@ -123,7 +123,6 @@ class MultiHeadAttention(nn.Module):
                 "out": (dim, inner),
             },
         )
-        self._weights_change = type(self.core.variant).reparametrize is not Variant.reparametrize
         self.core.variant.adopt(self.projections())
 
     def forward(
@@ -324,7 +323,7 @@ class MultiHeadAttention(nn.Module):
 
     def _linear(self, role: str, linear: nn.Linear, tokens: Tensor) -> Tensor:
         """A projection; by itself unless the variant changes its weight, for the sake of hooks."""
-        if not self._weights_change:
+        if not self.core.changes_weights:
             projected: Tensor = linear(tokens)
             return projected
         weight = self.core.variant.reparametrize(role, linear.weight)

@@ -49,6 +49,25 @@ def test_the_example_of_use_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count(",") == 7  # a number for each of 8 heads
 
 
+USES = re.findall(
+    r"^```python\n(.*?)^```",
+    README.read_text(encoding="utf-8")
+    .partition("## Use it in your model\n")[2]
+    .partition("\n## ")[0],
+    re.M | re.S,
+)
+
+
+@pytest.mark.parametrize("example", USES, ids=["torch", "pyg", "hf", "suite", "own"])
+def test_the_examples_of_use_in_other_models_run(
+    example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "transformers" in example:
+        pytest.importorskip("transformers", reason="needs the extra hf")
+    exec(compile(example, "README.md", "exec"), {"__name__": "example"})
+    assert capsys.readouterr().out
+
+
 def test_nothing_is_left_to_fill_in() -> None:
     assert "@@" not in README.read_text(encoding="utf-8")
 

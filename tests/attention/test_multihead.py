@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attention import AttentionCore, AttentionFactory, LayerState, MultiHeadAttention
+from attention import AttentionCore, AttentionFactory, LayerState, MultiHeadAttention, registry
 
 
 def pair(seed: int = 0, **options: Any) -> tuple[nn.MultiheadAttention, MultiHeadAttention]:
@@ -259,3 +259,20 @@ def test_factory_hands_everything_on() -> None:
     assert layer.core.context.causal
     assert core.dropout == 0.1
     assert repr(factory) == "AttentionFactory('qknorm_hs', {'max_scale': 50.0})"
+
+
+def test_a_call_can_differ_from_the_layer_in_being_causal() -> None:
+    q, k, v = torch.randn(3, 2, 4, 6, 8)
+    plain, causal = AttentionCore(4, 8), AttentionCore(4, 8, causal=True)
+    assert torch.equal(plain(q, k, v, causal=True), causal(q, k, v))
+    assert torch.equal(causal(q, k, v, causal=False), plain(q, k, v))
+    assert not torch.allclose(plain(q, k, v), causal(q, k, v), atol=1e-3)
+
+
+def test_a_core_can_be_given_another_variant() -> None:
+    q, k, v = torch.randn(3, 2, 4, 6, 8)
+    core, built = AttentionCore(4, 8), AttentionCore(4, 8, variant="sink")
+    core.use("sink", registry.build("sink", core.context))
+    core.load_state_dict(built.state_dict())
+    assert torch.equal(core(q, k, v), built(q, k, v))
+    assert "variant='sink'" in repr(core)
