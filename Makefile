@@ -3,7 +3,7 @@
 PYTHON   ?= python3
 TORCH    ?= $(shell grep '^torch==' constraints.txt)
 PIP_ARGS ?=
-EXTRAS   ?= dev,stats,slurm,graph,lm,hf
+EXTRAS   ?= dev,stats,slurm,graph,lm,hf,pointcloud
 
 RUN  := .venv/bin/python run_all.py
 PIP  := .venv/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)

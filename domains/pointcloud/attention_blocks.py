@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attention import AttentionFactory, LayerState
-from attention.variant import NEEDS_STATE
+from attention.variant import NEEDS_INPUT, NEEDS_STATE, Projections, Variant
 from domains.pointcloud.sparse_conv import SubmanifoldConv3d
 from domains.pointcloud.stage import Stage
 
@@ -25,14 +25,19 @@ CONTEXT_KERNEL = 3
 
 
 class Values:
-    """Values of the attention layer before, for variants that compare layers with one another.
+    """Values of earlier attention layers, for variants that look at them.
 
-    Lines change from layer to layer, so they are kept by point. For one pass through the blocks of
-    a stage.
+    Lines change from layer to layer, so they are kept by point, (N, C). For one pass through the
+    blocks of a stage.
+
+    Attributes:
+        first: of the first block, with their gradient.
+        before: of the block before, without.
     """
 
     def __init__(self) -> None:
-        self.by_point: Tensor | None = None
+        self.first: Tensor | None = None
+        self.before: Tensor | None = None
 
 
 class PatchAttention(nn.Module):
@@ -71,7 +76,11 @@ class PatchAttention(nn.Module):
             num_layers=num_layers,
             layer_state=True,
             requests={"padding", "bias"} if relative_positions else {"padding"},
+            dim=width,
+            projections=dict.fromkeys(("q", "k", "v", "out"), (width, width)),
         )
+        self._weights_change = type(self.core.variant).reparametrize is not Variant.reparametrize
+        self.core.variant.adopt(self.projections())
 
     def forward(self, x: Tensor, stage: Stage, row: int, values: Values) -> Tensor:
         """(N, C) to (N, C).
@@ -80,41 +89,81 @@ class PatchAttention(nn.Module):
             x: features.
             stage: of the points.
             row: which of the stage's orders lines the points up.
-            values: of the layer before; those of this one on return, if the variant looks at them.
+            values: of the layers before; on return also of this one, if the variant looks at them.
         """
         gather = stage.gather[row]
-        qkv = self.qkv(x)
-        before = None
-        if NEEDS_STATE in self.core.variant.capabilities:
-            width = x.shape[1]
-            if values.by_point is not None:
-                before = values.by_point.index_select(0, gather)
-            values.by_point = qkv[:, 2 * width :].detach()
-        grid = None if self.positions is None else stage.voxels.grid.index_select(0, gather)
+        qkv = self._project(x)
         places = [group.places for group in stage.groups]
-        starts = [sum(places[:number]) for number in range(len(places))]
-        parts = []
-        gathered = qkv.index_select(0, gather).split(places)
-        for group, start, part in zip(stage.groups, starts, gathered, strict=True):
-            here = slice(start, start + group.places)
-            q, k, v = self._split(group.packing.pad(part), 3)
-            state = LayerState()
-            if before is not None:
-                state.layer, state.key_padding_mask = self.core.context.layer - 1, group.mask
-                (state.values,) = self._split(group.packing.pad(before[here]), 1)
-            bias = None
-            if self.positions is not None and grid is not None:
-                bias = self.positions(group.packing.pad(grid[here])).to(q.dtype)
-            out = self.core(q, k, v, key_padding_mask=group.mask, bias=bias, state=state)
-            parts.append(group.packing.unpad(out.transpose(1, 2).flatten(2)))
-        out = torch.cat(parts).index_select(0, stage.scatter[row])
-        attended: Tensor = self.proj(out)
-        return attended
+
+        def lined_up(by_point: Tensor | None) -> list[Tensor | None]:
+            """(S, K, ...) for each group."""
+            if by_point is None:
+                return [None] * len(places)
+            parts = by_point.index_select(0, gather).split(places)
+            groups = zip(stage.groups, parts, strict=True)
+            return [group.packing.pad(part) for group, part in groups]
+
+        needs = self.core.variant.capabilities
+        tokens = lined_up(x if NEEDS_INPUT in needs else None)
+        grids = lined_up(None if self.positions is None else stage.voxels.grid)
+        first, before = lined_up(values.first), lined_up(values.before)
+        outs = []
+        for number, (group, part) in enumerate(zip(stage.groups, lined_up(qkv), strict=True)):
+            assert part is not None
+            q, k, v = self._split(part, 3)
+            out = self.core(
+                q,
+                k,
+                v,
+                key_padding_mask=group.mask,
+                bias=self._bias(grids[number], q.dtype),
+                state=self._state(first[number], before[number], group.mask),
+                x=tokens[number],
+            )
+            outs.append(group.packing.unpad(out.transpose(1, 2).flatten(2)))
+        if NEEDS_STATE in needs:
+            own = qkv[:, 2 * x.shape[1] :]
+            values.first = own if values.first is None else values.first
+            values.before = own.detach()
+        return self._project_out(torch.cat(outs).index_select(0, stage.scatter[row]))
+
+    def _project(self, x: Tensor) -> Tensor:
+        """(N, C) to queries, keys and values side by side, (N, 3 C)."""
+        weight = self.qkv.weight
+        if self._weights_change:
+            change = self.core.variant.reparametrize
+            weight = torch.cat([change(*role) for role in zip("qkv", weight.chunk(3), strict=True)])
+        return F.linear(x, weight, self.qkv.bias)
+
+    def _project_out(self, x: Tensor) -> Tensor:
+        weight = self.core.variant.reparametrize("out", self.proj.weight)
+        return F.linear(x, weight, self.proj.bias)
+
+    def _bias(self, grid: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+        if grid is None or self.positions is None:
+            return None
+        bias: Tensor = self.positions(grid).to(dtype)
+        return bias
+
+    def _state(
+        self, first: Tensor | None, before: Tensor | None, mask: Tensor | None
+    ) -> LayerState:
+        """What the layers before would have left, had they had the patches of this one."""
+        state = LayerState()
+        if first is not None and before is not None:
+            state.layer, state.key_padding_mask = self.core.context.layer - 1, mask
+            (state.first,), (state.values,) = self._split(first, 1), self._split(before, 1)
+        return state
 
     def _split(self, packed: Tensor, kinds: int) -> tuple[Tensor, ...]:
         """(S, K, kinds * C) to `kinds` views (S, H, K, D)."""
         heads = packed.unflatten(2, (kinds, self.heads, -1))
         return heads.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def projections(self) -> Projections:
+        """Weight and bias of each projection, views of the layer's own."""
+        qkv = zip(self.qkv.weight.chunk(3), self.qkv.bias.chunk(3), strict=True)
+        return {**dict(zip("qkv", qkv, strict=True)), "out": (self.proj.weight, self.proj.bias)}
 
     def parameter_tags(self) -> dict[str, str]:
         """Tag of each own parameter, see :mod:`attention.tags`."""

@@ -27,7 +27,7 @@ from domains.pointcloud.frames import Frame
 from domains.pointcloud.scenes import augmented, collate, read, thin
 from domains.pointcloud.sources import FoundSet, load
 from domains.pointcloud.tiny import tiny_set
-from domains.pointcloud.transforms import augment
+from domains.pointcloud.transforms import VIEWS, augment
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ FRAME_BYTES = 6_000_000
 
 TINY_BATCH = 2
 """Frames of a batch of made-up data."""
+
+TINY_STRIDE = 5
+"""One view in so many is tested on made-up data: one as it is and one mirrored."""
+
+Views = Sequence[tuple[float, bool]]
 
 
 class Request(NamedTuple):
@@ -130,17 +135,18 @@ class WholeScenes(Dataset[Batch]):
 class ViewedScenes(Dataset[AugmentedScene]):
     """One frame an item, in all views."""
 
-    def __init__(self, frames: Sequence[Frame], grid_size: float, seed: int) -> None:
+    def __init__(self, frames: Sequence[Frame], grid_size: float, seed: int, views: Views) -> None:
         self.frames = frames
         self.grid_size = grid_size
         self.seed = seed
+        self.views = views
 
     def __len__(self) -> int:
         return len(self.frames)
 
     def __getitem__(self, number: int) -> AugmentedScene:
         generator = _generator(self.seed, "fine", number)
-        return augmented(read(self.frames[number]), self.grid_size, generator)
+        return augmented(read(self.frames[number]), self.grid_size, generator, self.views)
 
 
 def _generator(seed: int, *purpose: str | int) -> torch.Generator:
@@ -155,11 +161,11 @@ class PointCloudData(BenchmarkData):
         info: where they come from.
         recipe: batches, grid and augmentation.
         seed: of the run.
-        views: whether the test is under protocol `tta`.
+        views: of a test frame under protocol `tta`; empty under `single`.
     """
 
     def __init__(
-        self, found: FoundSet, info: DataInfo, recipe: PointCloudRecipe, *, seed: int, views: bool
+        self, found: FoundSet, info: DataInfo, recipe: PointCloudRecipe, *, seed: int, views: Views
     ) -> None:
         super().__init__()
         self.info = info
@@ -187,7 +193,7 @@ class PointCloudData(BenchmarkData):
         if not self.views:
             return self.val_dataloader()
         # In this process: a frame in all views is 150 MB, which is no cargo for shared memory.
-        scenes = ViewedScenes(self.frames["val"], self.recipe.grid_size, self.seed)
+        scenes = ViewedScenes(self.frames["val"], self.recipe.grid_size, self.seed, self.views)
         return _loader(scenes, None, workers=0)
 
 
@@ -236,16 +242,16 @@ def build(cfg: Any) -> PointCloudData:
             f"recipe.batch_size={recipe.batch_size} must be at most dataset.train={config.train}: "
             "batches that are not full are left out"
         )
-    return _data(cfg, load(config), recipe)
+    return _data(cfg, load(config), recipe, VIEWS)
 
 
 def tiny(cfg: Any) -> PointCloudData:
-    """Made-up frames, two a batch, loaded in this process."""
+    """Made-up frames, two a batch, loaded in this process and tested in two views."""
     recipe = dataclasses.replace(cfg.recipe, batch_size=TINY_BATCH, evaluation_batch=1, workers=0)
-    return _data(cfg, tiny_set(), recipe)
+    return _data(cfg, tiny_set(), recipe, VIEWS[::TINY_STRIDE])
 
 
-def _data(cfg: Any, found: FoundSet, recipe: PointCloudRecipe) -> PointCloudData:
+def _data(cfg: Any, found: FoundSet, recipe: PointCloudRecipe, views: Views) -> PointCloudData:
     sizes = {split: len(frames) for split, frames in found.splits.items()}
     info = DataInfo(
         kind=found.kind,
@@ -255,4 +261,5 @@ def _data(cfg: Any, found: FoundSet, recipe: PointCloudRecipe) -> PointCloudData
         sizes={"classes": CLASSES, **sizes},
         notes=found.notes,
     )
-    return PointCloudData(found, info, recipe, seed=cfg.seed, views=cfg.protocol == "tta")
+    views = views if cfg.protocol == "tta" else ()
+    return PointCloudData(found, info, recipe, seed=cfg.seed, views=views)

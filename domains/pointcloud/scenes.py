@@ -98,13 +98,19 @@ def collate(scenes: Sequence[Thinned], split: str, *, mixed: bool = False) -> Ba
     )
 
 
-def augmented(points: Points, grid_size: float, generator: torch.Generator) -> AugmentedScene:
+def augmented(
+    points: Points,
+    grid_size: float,
+    generator: torch.Generator,
+    views: Sequence[tuple[float, bool]] = VIEWS,
+) -> AugmentedScene:
     """A test frame in all views, each cut into parts with at most one point a cell.
 
     Args:
         points: of the frame.
         grid_size: edge of a cell of the parts, m.
         generator: which point of a fine cell is kept.
+        views: scale, and whether x and y are mirrored, of each.
 
     Source: `configs/nuscenes/semseg-pt-v3m1-0-base.py` and `pointcept/engines/test.py` of
     Pointcept/Pointcept at d74c646.
@@ -112,7 +118,7 @@ def augmented(points: Points, grid_size: float, generator: torch.Generator) -> A
     fine = thin(points, FINE_GRID, generator)
     parts: list[Batch] = []
     rows: list[Tensor] = []
-    for scale, mirrored in VIEWS:
+    for scale, mirrored in views:
         coord = view(fine.coord, scale, mirrored)
         cell = grid.cells(coord, grid_size)
         for row in grid.fragments(cell):

@@ -71,16 +71,17 @@ def by_loop(
     """One patch after the other, with the variant's own reference; one scene after the other."""
     patches = patches_of(torch.tensor(sizes), stage.patch_size)
     order = stage.order[0]
-    q, k, v = layer.qkv(feat).unflatten(1, (3, 2, 16)).unbind(1)
+    q, k, v = layer._project(feat).unflatten(1, (3, 2, 16)).unbind(1)
     line = torch.empty(len(patches.pad), 32, dtype=feat.dtype)
     for first, last in zip(patches.ends[:-1].tolist(), patches.ends[1:].tolist(), strict=True):
         points = order[patches.pad[first:last]]
         heads = (t[points].transpose(0, 1)[None] for t in (q, k, v))
-        out = layer.core.variant.reference(*heads, Call(state=LayerState()))
+        call = Call(state=LayerState(), x=feat[points][None])
+        out = layer.core.variant.reference(*heads, call)
         line[first:last] = out[0].transpose(0, 1).flatten(1)
     found = torch.empty_like(feat)
     found[order] = line[patches.unpad]
-    return layer.proj(found)
+    return layer._project_out(found)
 
 
 SIZES = ([1], [15], [16], [17], [2 * 16 + 3], [5, 40, 16, 1, 33])
@@ -117,9 +118,9 @@ def test_a_variant_that_looks_back_sees_the_same_points_in_another_line():
     feat = torch.randn(70, 32, dtype=torch.float64)
     before = torch.randn(70, 32, dtype=torch.float64)
     values = Values()
-    values.by_point = before
+    values.first = values.before = before
     out = layer(feat, stage, 1, values)
-    torch.testing.assert_close(values.by_point, layer.qkv(feat)[:, 64:])
+    torch.testing.assert_close(values.before, layer.qkv(feat)[:, 64:])
 
     patches = patches_of(torch.tensor([20, 50]), 16)
     patch = stage.order[1][patches.pad[:16]]  # the first one is full
