@@ -15,6 +15,7 @@ from domains.pointcloud.batch import AugmentedScene, Batch
 from domains.pointcloud.config import CLASSES, OneCycleConfig, PointCloudRecipe
 from domains.pointcloud.lovasz import cross_entropy, lovasz_softmax
 from domains.pointcloud.metrics import SplitScore
+from domains.pointcloud.parts import SharedBatch, take_scenes
 
 BLOCKS = "blocks."
 """Part of the names of the parameters that learn at the blocks' rate."""
@@ -50,11 +51,26 @@ class PointCloudModule(BenchmarkModule):
         self.scale: float | None = None
 
     def loss(self, batch: Batch) -> Tensor:
-        return self._loss(self.net(batch, self._draws("train", self.global_step)), batch)
+        scores = self.net(batch, self._draws("train", self.global_step))
+        if isinstance(batch, SharedBatch):
+            return self._loss(batch.gathered(scores), batch.whole_label)
+        return self._loss(scores, batch.label)
+
+    def samples(self, batch: Batch) -> int:
+        """Scenes."""
+        return len(batch.offset)
+
+    def part(self, batch: Batch, begin: int, end: int) -> SharedBatch:
+        return take_scenes(batch, begin, end)
+
+    def terms(self, batch: Batch) -> float:
+        """None: Lovász-Softmax is no mean, so every device computes the loss of all points."""
+        return 0.0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
-        self.train_loss.update(loss.detach(), len(batch.label))
+        labels = batch.whole_label if isinstance(batch, SharedBatch) else batch.label
+        self.train_loss.update(loss.detach(), len(labels))
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
             mean = self.train_loss.compute()
@@ -64,7 +80,7 @@ class PointCloudModule(BenchmarkModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         scores = self.scores(batch)
-        self.score.loss.update(self._loss(scores, batch), len(batch.label))
+        self.score.loss.update(self._loss(scores, batch.label), len(batch.label))
         self._count(scores.argmax(1), batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -122,8 +138,8 @@ class PointCloudModule(BenchmarkModule):
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         return None if scaler is None else scaler.get_scale()
 
-    def _loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        return cross_entropy(scores, batch.label) + lovasz_softmax(scores, batch.label)
+    def _loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(scores, labels) + lovasz_softmax(scores, labels)
 
     def _draws(self, split: str, number: int) -> torch.Generator:
         return torch.Generator().manual_seed(derive(self.seed, "orders", split, number))

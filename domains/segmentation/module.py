@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from domains.base import BenchmarkModule
-from domains.segmentation.batch import CLEAN, Batch, EvaluationPicture
+from domains.segmentation.batch import CLEAN, IGNORED, Batch, EvaluationPicture
 from domains.segmentation.config import SegmentationRecipe
 from domains.segmentation.loss import pixel_cross_entropy
 from domains.segmentation.metrics import Condition, Confusions, Scores
@@ -64,17 +64,21 @@ class SegmentationModule(BenchmarkModule):
     def loss(self, batch: Batch) -> Tensor:
         return pixel_cross_entropy(self.net(batch.images), batch.masks, self.net.patch)
 
+    def terms(self, batch: Batch) -> float:
+        """Labelled pixels."""
+        return float((batch.masks != IGNORED).sum())
+
     def on_train_epoch_start(self) -> None:
         self.loss_sum.zero_()
         self.num_seen = 0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
-        self.loss_sum += loss.detach()
+        self.loss_sum += loss.detach() * self.share
         self.num_seen += 1
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
-            mean = self.loss_sum / self.num_seen
+            mean = self.over_devices(self.loss_sum).float() / self.num_seen
             self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
         return loss
 
