@@ -281,9 +281,18 @@ class Block(nn.Module):
         self.contract = nn.Linear(mlp_ratio * width, width)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, stage: Stage, values: Values) -> Tensor:
-        """(N, C)."""
-        x = x + self.context(x, stage)
+    def forward(
+        self, x: Tensor, stage: Stage, values: Values, seen: Tensor | None = None
+    ) -> Tensor:
+        """(N, C).
+
+        Args:
+            x: (N, C).
+            stage: of the points.
+            values: of the layers before.
+            seen: (N, C) what the convolution sees in the place of x.
+        """
+        x = x + self.context(x if seen is None else seen, stage)
         row = self.layer % stage.num_orders
         x = x + self.drop_path(self.attention(self.norm_attention(x), stage, row, values))
         return x + self.drop_path(self.contract(F.gelu(self.expand(self.norm_mlp(x)))))

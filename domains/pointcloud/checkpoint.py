@@ -14,7 +14,8 @@
 | `mlp.0.{fc1,fc2}`                      | `expand`, `contract`                             |
 
 `seg_head` is `head`; `module.`, which training on several GPUs leaves in front, falls away. Shapes
-are the same. Names are those of Pointcept/Pointcept at d74c646.
+are the same. What Pointcept trained predicts as it did there under `model.skip_context=true`. Names
+are those of Pointcept/Pointcept at d74c646.
 """
 
 from __future__ import annotations

@@ -82,6 +82,10 @@ class ModelConfig:
         shuffle_orders: whether these are permuted at random in every forward pass and pooling.
         relative_positions: whether a learned bias on the distance of two voxels is added to the
             logits.
+        skip_context: whether the convolution of the first block of a decoder stage sees what comes
+            from the encoder alone, not the sum with what comes from below. The published code is
+            of this form, and so are its checkpoints and numbers (Pointcept/PointTransformerV3
+            issues 65 and 149 call it a slip).
         packing: how patches enter the attention. `patches` keeps those of full size apart, without
             a mask; `packed` lays all patches end to end. Same numbers.
     """
@@ -99,6 +103,7 @@ class ModelConfig:
     orders: list[str] = field(default_factory=lambda: list(ORDERS))
     shuffle_orders: bool = True
     relative_positions: bool = False
+    skip_context: bool = field(default=False, metadata={"identity": "unless default"})
     packing: str = "patches"
 
     def __post_init__(self) -> None:

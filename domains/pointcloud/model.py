@@ -68,7 +68,8 @@ class PointTransformerV3(nn.Module):
             finer.append((skip, fine, cluster))
         back = zip(self.unpooling, self.decoder_blocks, finer, strict=True)
         for unpooling, blocks, (skip, stage, cluster) in reversed(list(back)):
-            x = blocks(unpooling(x, skip, cluster), stage)
+            x, beside = unpooling(x, skip, cluster)
+            x = blocks(x, stage, beside if self.config.skip_context else None)
         scores: Tensor = self.head(x)
         return scores
 
@@ -109,11 +110,11 @@ class Stem(nn.Module):
 class Blocks(nn.ModuleList):
     """The blocks of a stage, one after the other."""
 
-    def forward(self, x: Tensor, stage: Stage) -> Tensor:
-        """(N, C)."""
+    def forward(self, x: Tensor, stage: Stage, seen: Tensor | None = None) -> Tensor:
+        """(N, C); `seen` is what the convolution of the first block sees in the place of x."""
         values = Values()
         for block in self:
-            x = block(x, stage, values)
+            x, seen = block(x, stage, values, seen), None
         return x
 
 

@@ -53,8 +53,8 @@ class Unpooling(nn.Module):
         self.proj_skip = nn.Linear(width_skip, width_out)
         self.norm_skip = batch_norm(width_out)
 
-    def forward(self, x: Tensor, skip: Tensor, cluster: Tensor) -> Tensor:
-        """(N, C_out).
+    def forward(self, x: Tensor, skip: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
+        """Their sum (N, C_out), and what comes from the encoder alone, (N, C_out).
 
         Args:
             x: (N2, C_in) features of the coarser stage.
@@ -62,7 +62,8 @@ class Unpooling(nn.Module):
             cluster: (N,) int64, see :class:`Pooling`.
         """
         coarse = F.gelu(self.norm(self.proj(x)))
-        return F.gelu(self.norm_skip(self.proj_skip(skip))) + coarse.index_select(0, cluster)
+        beside = F.gelu(self.norm_skip(self.proj_skip(skip)))
+        return beside + coarse.index_select(0, cluster), beside
 
 
 def coarser(stage: Stage, shuffle: Tensor) -> tuple[Stage, Tensor, Tensor]:

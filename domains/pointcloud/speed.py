@@ -34,7 +34,7 @@ SHARES = "point clouds: parts of that step (the ratio is the share)"
 FIRINGS = 1085
 QUICK_FIRINGS = 60
 GRID = 0.05
-FULL = ModelConfig()
+FULL = ModelConfig(skip_context=True)
 QUICK = replace(FULL, encoder_channels=[16, 32, 64, 64, 64], encoder_heads=[1, 2, 4, 4, 4],
                 decoder_channels=[32, 32, 64, 64], decoder_heads=[2, 2, 4, 4])  # fmt: skip
 
@@ -209,7 +209,7 @@ def _pooling(model: ModelConfig, batch: Batch, device: str) -> Step:
     def step() -> None:
         for (pooling, back, rung, _), x, y in zip(pairs, fine, coarse, strict=True):
             pooling(x, rung.stage, turn)[0].sum().backward()
-            back(y, x, rung.cluster).sum().backward()
+            back(y, x, rung.cluster)[0].sum().backward()
 
     return step
 

@@ -27,10 +27,13 @@ NEEDED = {
 }
 """Options without which a variant cannot serve a domain."""
 
+SMALLER = {"pointcloud": ("recipe=narrow", "protocol=tta")}
+"""For domains whose default model is too large to be built for every variant."""
+
 
 def planned(domain: str, variant: str, *options: str) -> Planned:
     asked = ["dataset=default", "seed=0", "synthetic=true", "budget=smoke"]
-    asked += ["telemetry=sampled", "telemetry.every=1"]
+    asked += ["telemetry=sampled", "telemetry.every=1", *SMALLER.get(domain, ())]
     (found,) = expand(parse([f"domain={domain}", f"attention={variant}", *asked, *options]))
     return found
 

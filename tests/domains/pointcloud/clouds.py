@@ -39,8 +39,14 @@ def scenes(*sizes: int, edge: int = 12, seed: int = 0) -> Batch:
     parts = [distinct_voxels(size, edge, seed + number) for number, size in enumerate(sizes)]
     grid = torch.cat(parts)
     feat = torch.randn(len(grid), 4, generator=generator)
+    return batch_of(grid, feat, torch.tensor(sizes), generator)
+
+
+def batch_of(
+    grid: Tensor, feat: Tensor, counts: Tensor, generator: torch.Generator | None = None
+) -> Batch:
+    """Scenes of so many points each, with random labels."""
     label = torch.randint(-1, 16, (len(grid),), generator=generator)
-    counts = torch.tensor(sizes)
     return Batch(
         coord=grid * 0.05,
         grid=grid,

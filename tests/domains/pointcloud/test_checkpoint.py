@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from domains.pointcloud import checkpoint
+from domains.pointcloud.batch import Batch
 
-from .clouds import draws, scenes, small_net
+from .clouds import batch_of, draws, scenes, small_net, stored
 
 LINEAR, NORM = ("weight", "bias"), ("weight", "bias")
 BATCH_NORM = (*NORM, "running_mean", "running_var", "num_batches_tracked")
@@ -47,6 +49,41 @@ def their_names() -> list[str]:
 def test_every_name_has_its_place_and_no_place_is_left_over():
     net = small_net()
     assert sorted(map(checkpoint.our_name, their_names())) == sorted(net.state_dict())
+
+
+def pointcepts_own() -> tuple[Batch, dict[str, Tensor]]:
+    """Input of a stored run of the reference, and its weights."""
+    given = stored("ptv3_network")
+    state = {key[6:]: value for key, value in given.items() if key.startswith("state.")}
+    return batch_of(given["grid_coord"], given["feat"], given["scene_sizes"]), state
+
+
+SIZES = {
+    "encoder_channels": [16, 16, 32],
+    "encoder_heads": [1, 1, 2],
+    "decoder_channels": [16, 16],
+    "decoder_heads": [1, 1],
+    "relative_positions": True,
+}
+
+
+def test_a_checkpoint_of_pointcept_predicts_as_it_does_there():
+    batch, state = pointcepts_own()
+    net = small_net(**SIZES, skip_context=True).eval()
+    checkpoint.load(net, state)
+    given = stored("ptv3_network")
+    scores = net(batch, draws(int(given["seed"])))
+    torch.testing.assert_close(scores, given["scores"], atol=2e-5, rtol=0)
+
+
+def test_the_published_slip_in_the_decoder_is_an_option():
+    """The sum of both sides in the convolution makes another network of the same weights."""
+    batch, state = pointcepts_own()
+    net = small_net(**SIZES).eval()
+    checkpoint.load(net, state)
+    given = stored("ptv3_network")
+    scores = net(batch, draws(int(given["seed"])))
+    assert (scores - given["scores"]).abs().max() > 0.5
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

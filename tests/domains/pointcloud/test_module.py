@@ -10,7 +10,8 @@ import torch
 from domains.base import optimizer_of
 from domains.contract import OptimizerConfig
 from domains.pointcloud.batch import AugmentedScene
-from domains.pointcloud.config import OneCycleConfig, PointCloudRecipe
+from domains.pointcloud.config import DatasetConfig, OneCycleConfig, PointCloudRecipe
+from domains.pointcloud.data import tiny
 from domains.pointcloud.module import OneCycle, PointCloudModule, block_rates
 
 from .clouds import scenes, selected, small_net
@@ -137,3 +138,32 @@ def test_loss_is_the_sum_of_both():
     scores = module.net(batch, module._draws("train", 0))
     expected = cross_entropy(scores, batch.label) + lovasz_softmax(scores, batch.label)
     torch.testing.assert_close(module.loss(batch), expected)
+
+
+FIRST_LOSSES = {
+    "standard": [4.20592, 4.360751, 4.05128, 4.003434],
+    "quest": [4.205349, 4.363068, 4.04909, 4.003897],
+}
+"""Of the first steps on made-up frames; what changes them changes trainings."""
+
+
+@pytest.mark.parametrize("variant", FIRST_LOSSES)
+def test_first_losses_are_those_stored(variant):
+    cfg = SimpleNamespace(
+        dataset=DatasetConfig(), recipe=recipe_of(grid_size=0.5), protocol="single", seed=0
+    )
+    data = tiny(cfg)
+    module = PointCloudModule(small_net(variant), cfg.recipe, protocol="single", seed=0)
+    rates = block_rates(module.net, cfg.recipe)
+    optimizer = optimizer_of(module.net, cfg.recipe.optimizer, rates)
+    schedule = OneCycle(optimizer, cfg.recipe.schedule, 50)
+    torch.manual_seed(0)
+    losses = []
+    for batch in [*data.train_dataloader()] * 2:
+        optimizer.zero_grad()
+        loss = module.loss(batch)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    assert losses == pytest.approx(FIRST_LOSSES[variant], rel=2e-4)

@@ -93,8 +93,9 @@ def test_unpooling_adds_what_both_sides_say():
     torch.manual_seed(0)
     layer = Unpooling(8, 4, 6).eval()
     coarse, skip, cluster = torch.randn(3, 8), torch.randn(5, 4), torch.tensor([0, 2, 2, 1, 0])
-    out = layer(coarse, skip, cluster)
+    out, alone = layer(coarse, skip, cluster)
     for point in range(5):
         up = F.gelu(layer.norm(layer.proj(coarse[cluster[point]][None])))
         beside = F.gelu(layer.norm_skip(layer.proj_skip(skip[point][None])))
         torch.testing.assert_close(out[point], (up + beside)[0])
+        torch.testing.assert_close(alone[point], beside[0])
