@@ -12,6 +12,7 @@ from . import registry
 from .core import AttentionCore
 from .factory import AttentionFactory
 from .multihead import MultiHeadAttention
+from .steps import after_step
 from .variant import Call, Context, LayerState, Prepared, UnsupportedError, Variant
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "Prepared",
     "UnsupportedError",
     "Variant",
+    "after_step",
     "registry",
 ]

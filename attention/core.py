@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels, registry
-from .variant import Call, Context, LayerState, Prepared
+from .variant import NEEDS_INPUT, Call, Context, LayerState, Prepared
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -27,7 +27,8 @@ class AttentionCore(nn.Module):
         variant: name of the variant, see `registry.names()`.
         options: options of the variant, see `registry.config_of(name)`.
         dropout: probability of dropping an attention weight in training.
-        causal, cross, layer, num_layers, layer_state, requests: see :class:`Context`.
+        causal, cross, layer, num_layers, layer_state, requests, dim, projections: see
+            :class:`Context`.
 
     Raises:
         UnsupportedError: the variant cannot honour what is asked for.
@@ -50,6 +51,8 @@ class AttentionCore(nn.Module):
         num_layers: int = 1,
         layer_state: bool = False,
         requests: Collection[str] | None = None,
+        dim: int | None = None,
+        projections: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
@@ -63,6 +66,8 @@ class AttentionCore(nn.Module):
             cross=cross,
             layer_state=layer_state,
             requests=None if requests is None else frozenset(requests),
+            dim=dim,
+            projections=projections,
         )
         self.name = variant
         self.dropout = dropout
@@ -79,6 +84,7 @@ class AttentionCore(nn.Module):
         bias: Tensor | None = None,
         state: LayerState | None = None,
         query_padding_mask: Tensor | None = None,
+        x: Tensor | None = None,
     ) -> Tensor:
         """Attention of each head.
 
@@ -89,6 +95,8 @@ class AttentionCore(nn.Module):
             state: the state of this forward pass, if the model declared `layer_state`.
             query_padding_mask: (B, Nq) bool; only keeps padded rows out of the telemetry. In
                 self-attention it follows from `key_padding_mask`.
+            x: (B, Nq, dim) tokens that q was projected from, if the model declared `dim`. Only
+                variants that declare `"needs_input"` look at them.
 
         Returns:
             (B, H, Nq, D); zeros for a query that sees no key.
@@ -104,6 +112,7 @@ class AttentionCore(nn.Module):
             bias=bias,
             state=state,
             query_padding_mask=query_padding_mask,
+            x=x,
         )
         return self.attend(prepared, call, q, k)
 
@@ -117,6 +126,7 @@ class AttentionCore(nn.Module):
         bias: Tensor | None = None,
         state: LayerState | None = None,
         query_padding_mask: Tensor | None = None,
+        x: Tensor | None = None,
     ) -> tuple[Prepared, Call]:
         """The first half of :meth:`forward`: what the variant makes of q, k and v.
 
@@ -124,6 +134,7 @@ class AttentionCore(nn.Module):
         be changed before it goes to :meth:`attend`.
         """
         call = self._call(q, k, v, key_padding_mask, bias, state, query_padding_mask)
+        call.x = self._checked_input(x, q)
         return self.variant.prepare(q, k, v, call), call
 
     def attend(self, prepared: Prepared, call: Call, q: Tensor, k: Tensor) -> Tensor:
@@ -136,7 +147,7 @@ class AttentionCore(nn.Module):
         out = kernels.attend(prepared, call, self.dropout if self.training else 0.0)
         if self.telemetry is not None:
             self.telemetry.record(q, k, prepared, call)
-        return out
+        return self.variant.finish(self.variant.merge(out), call)
 
     def logits(
         self,
@@ -150,6 +161,7 @@ class AttentionCore(nn.Module):
     ) -> Tensor:
         """(B, H, Nq, Nk) input of the softmax; -inf where a query does not see a key.
 
+        With several maps a head, (B, M, Nq, Nk), see :class:`~attention.variant.Prepared`.
         Arguments as in :meth:`forward`; `state` is read, not advanced.
         """
         copy = None if state is None else state.copy()
@@ -166,10 +178,15 @@ class AttentionCore(nn.Module):
         bias: Tensor | None = None,
         state: LayerState | None = None,
     ) -> Tensor:
-        """(B, H, Nq, Nk) attention weights without dropout; zero rows where no key is seen."""
-        return kernels.probabilities_of(
-            self.logits(q, k, v, key_padding_mask=key_padding_mask, bias=bias, state=state)
-        )
+        """(B, H, Nq, Nk) attention weights without dropout; zero rows where no key is seen.
+
+        Those of several maps a head are merged, and may be negative.
+        """
+        copy = None if state is None else state.copy()
+        call = self._call(q, k, v, key_padding_mask, bias, copy, None)
+        prepared = self.variant.prepare(q, k, v, call)
+        weights = kernels.weights_of(prepared, kernels.masked_logits(prepared, call))
+        return self.variant.merge(weights)
 
     def extra_repr(self) -> str:
         return f"variant={self.name!r}, dropout={self.dropout}, {self.context}"
@@ -218,6 +235,21 @@ class AttentionCore(nn.Module):
         elif key_padding_mask is not None and not context.cross and nq <= nk:
             query_padding_mask = key_padding_mask[:, nk - nq :]
         return Call(key_padding_mask, bias, context.causal, state, query_padding_mask)
+
+    def _checked_input(self, x: Tensor | None, q: Tensor) -> Tensor | None:
+        dim = self.context.dim
+        if x is None:
+            if NEEDS_INPUT in self.variant.capabilities:
+                raise ValueError(
+                    f"x: attention={self.name!r} looks at the tokens of the queries; pass them"
+                )
+            return None
+        if dim is None:
+            raise ValueError("x: declare the width of the tokens, dim, where the layer is built")
+        expected = (q.shape[0], q.shape[2], dim)
+        if x.shape != expected:
+            raise ValueError(f"x has shape {tuple(x.shape)}, expected {expected}")
+        return x
 
     def check_declared(self, argument: str, *requests: str) -> None:
         """Refuse an argument unless one of `requests` was announced and can be honoured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from .core import AttentionCore
 from .packing import Packing, packing_of
-from .variant import LayerState
+from .variant import NEEDS_INPUT, LayerState, Projections, Variant
 
 PROJECTIONS = ("separate", "fused")
 INITS = ("linear", "xavier")
@@ -91,11 +91,11 @@ class MultiHeadAttention(nn.Module):
         self.output_dropout = output_dropout
         inner = heads * head_dim
         if projection == "fused":
-            self.qkv_proj = _linear(dim, 3 * inner, qkv_bias, init)
+            self.qkv_proj = _new_linear(dim, 3 * inner, qkv_bias, init)
         else:
-            self.q_proj = _linear(dim, inner, qkv_bias, init)
-            self.k_proj = _linear(self.key_dim, inner, qkv_bias, init)
-            self.v_proj = _linear(self.key_dim, inner, qkv_bias, init)
+            self.q_proj = _new_linear(dim, inner, qkv_bias, init)
+            self.k_proj = _new_linear(self.key_dim, inner, qkv_bias, init)
+            self.v_proj = _new_linear(self.key_dim, inner, qkv_bias, init)
         self.out_proj = nn.Linear(inner, dim, bias=out_bias)
         if init == "xavier":
             # Drawn after the output projection, in the order of nn.MultiheadAttention.
@@ -115,7 +115,16 @@ class MultiHeadAttention(nn.Module):
             num_layers=num_layers,
             layer_state=layer_state,
             requests=requests,
+            dim=dim,
+            projections={
+                "q": (inner, dim),
+                "k": (inner, self.key_dim),
+                "v": (inner, self.key_dim),
+                "out": (dim, inner),
+            },
         )
+        self._weights_change = type(self.core.variant).reparametrize is not Variant.reparametrize
+        self.core.variant.adopt(self.projections())
 
     def forward(
         self,
@@ -157,11 +166,13 @@ class MultiHeadAttention(nn.Module):
             bias=bias,
             state=state,
             query_padding_mask=given.query_padding_mask,
+            x=given.x,
         )
         out = out.transpose(1, 2).flatten(2)
         if given.packing is not None:
             out = given.packing.unpad(out)
-        return functional.dropout(self.out_proj(out), self.output_dropout, self.training)
+        out = self._linear("out", self.out_proj, out)
+        return functional.dropout(out, self.output_dropout, self.training)
 
     def probabilities(
         self,
@@ -176,7 +187,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """(B, H, Nq, Nk) attention weights without dropout, on demand. Arguments as `forward`.
 
-        Rows of queries that see no key are zero. `state` is read, not advanced.
+        Those of several maps a head are merged, and may be negative. Rows of queries that see no
+        key are zero. `state` is read, not advanced.
         """
         given = self._project(x, context, key_padding_mask, cu_seqlens, context_cu_seqlens)
         return self.core.probabilities(
@@ -201,7 +213,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """(B, H, Nq, Nk) input of the softmax, on demand. Arguments as `forward`.
 
-        -inf where a query does not see a key. `state` is read, not advanced.
+        With several maps a head, those of all maps, side by side in the second axis. -inf where a
+        query does not see a key. `state` is read, not advanced.
         """
         given = self._project(x, context, key_padding_mask, cu_seqlens, context_cu_seqlens)
         return self.core.logits(
@@ -222,6 +235,16 @@ class MultiHeadAttention(nn.Module):
             for name, _ in self.named_parameters()
             if name.split(".")[0] in roles
         }
+
+    def projections(self) -> Projections:
+        """Weight and bias of each projection; those of a fused one as views of it."""
+        found: dict[str, tuple[Tensor, Tensor | None]]
+        if self.projection == "fused":
+            found = dict(zip("qkv", zip(*self._split_qkv(), strict=True), strict=True))
+        else:
+            linears = {"q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
+            found = {role: (linear.weight, linear.bias) for role, linear in linears.items()}
+        return {**found, "out": (self.out_proj.weight, self.out_proj.bias)}
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, head_dim={self.head_dim}"
@@ -269,7 +292,10 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask = key_packing.mask()
             query_padding_mask = packing.mask() if cross else key_padding_mask
         q, k, v = (self._split(t) for t in (q, k, v))
-        return _Projected(q, k, v, key_padding_mask, query_padding_mask, packing)
+        looked_at = None
+        if NEEDS_INPUT in self.core.variant.capabilities:
+            looked_at = x if packing is None else packing.pad(x)
+        return _Projected(q, k, v, key_padding_mask, query_padding_mask, packing, looked_at)
 
     def _qkv(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Three products also where the weight is one.
@@ -278,14 +304,31 @@ class MultiHeadAttention(nn.Module):
         k lets go of the projected one, which would live on as a part of the one product.
         """
         if self.projection == "separate":
-            return self.q_proj(x), self.k_proj(source), self.v_proj(source)
-        weights = self.qkv_proj.weight.chunk(3)
-        biases = (None,) * 3 if self.qkv_proj.bias is None else self.qkv_proj.bias.chunk(3)
+            return (
+                self._linear("q", self.q_proj, x),
+                self._linear("k", self.k_proj, source),
+                self._linear("v", self.v_proj, source),
+            )
         q, k, v = (
-            functional.linear(tokens, weight, bias)
-            for tokens, weight, bias in zip((x, source, source), weights, biases, strict=True)
+            functional.linear(tokens, self.core.variant.reparametrize(role, weight), bias)
+            for role, tokens, weight, bias in zip(
+                "qkv", (x, source, source), *self._split_qkv(), strict=True
+            )
         )
         return q, k, v
+
+    def _split_qkv(self) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+        """Weights and biases of q, k and v, views of the fused projection."""
+        bias = self.qkv_proj.bias
+        return self.qkv_proj.weight.chunk(3), (None,) * 3 if bias is None else bias.chunk(3)
+
+    def _linear(self, role: str, linear: nn.Linear, tokens: Tensor) -> Tensor:
+        """A projection; by itself unless the variant changes its weight, for the sake of hooks."""
+        if not self._weights_change:
+            projected: Tensor = linear(tokens)
+            return projected
+        weight = self.core.variant.reparametrize(role, linear.weight)
+        return functional.linear(tokens, weight, linear.bias)
 
     def _split(self, tokens: Tensor) -> Tensor:
         """(B, N, H * D) to (B, H, N, D), a view."""
@@ -299,9 +342,10 @@ class _Projected(NamedTuple):
     key_padding_mask: Tensor | None
     query_padding_mask: Tensor | None
     packing: Packing | None
+    x: Tensor | None
 
 
-def _linear(width_in: int, width_out: int, bias: bool, init: str) -> nn.Linear:
+def _new_linear(width_in: int, width_out: int, bias: bool, init: str) -> nn.Linear:
     if init == "linear":
         return nn.Linear(width_in, width_out, bias=bias)
     # Left undrawn, so that the random stream is that of nn.MultiheadAttention.

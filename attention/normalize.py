@@ -36,6 +36,13 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return out.to(x.dtype)
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x over the root of the mean of its squares, times a learned `weight` of shape (D,)."""
+    wide = widen(x)
+    out: Tensor = functional.rms_norm(wide, weight.shape, weight.to(wide.dtype), eps)
+    return out.to(x.dtype)
+
+
 def widen(x: Tensor) -> Tensor:
     """Half precision as float32, anything else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -7,9 +7,13 @@ from torch import Tensor
 
 from . import kernels
 from .compiling import not_compiled
+from .maps import add_mask
 from .normalize import widen
 from .recompute import BLOCK_SCORES
 from .variant import Call, Prepared
+
+TINY = 1e-30
+"""Lower bound of the sum of a row of weights, where entropy scales it to one."""
 
 Reading = dict[str, list[float]]
 """Statistics of a layer by name, an entry a head."""
@@ -75,23 +79,32 @@ class Recorder:
         self._add_maximum(name, norms, real)
 
     def _add_rows(self, prepared: Prepared, call: Call) -> None:
-        nq, nk = prepared.q.shape[-2], prepared.k.shape[-2]
-        device = prepared.q.device
+        nq, device = prepared.q.shape[-2], prepared.q.device
         if self._rows is None or self._rows >= nq:
             rows = torch.arange(nq, device=device)
         else:
             rows = torch.linspace(0, nq - 1, self._rows, device=device).round().long()
+        for one_map in kernels.split_maps(prepared):
+            self._add_map(one_map, call, rows)
+
+    def _add_map(self, prepared: Prepared, call: Call, rows: Tensor) -> None:
+        nk = prepared.k.shape[-2]
         keys = widen(prepared.k).mT
         block = max(1, BLOCK_SCORES // (prepared.q.shape[:-2].numel() * nk))
         for part in torch.split(rows, block):
             logits = widen(prepared.q.index_select(-2, part)) @ keys * prepared.scale
+            if prepared.map is not None:
+                logits = prepared.map.transform(logits)
             mask = kernels.attention_mask(prepared, call, causal=call.causal, rows=part)
-            logits = kernels.add_mask(logits, mask)
+            logits = add_mask(logits, mask)
             peaks = logits.amax(-1)
             real = peaks > -torch.inf
             if call.query_padding_mask is not None:
                 real = real & call.query_padding_mask[:, None, part]
-            entropy = torch.special.entr(kernels.probabilities_of(logits)).sum(-1)
+            weights = kernels.weights_of(prepared, logits)
+            if prepared.sink is not None or prepared.map is not None:
+                weights = weights / weights.sum(-1, keepdim=True).clamp_min(TINY)
+            entropy = torch.special.entr(weights).sum(-1)
             self._add_maximum("max_logit", peaks, real)
             self._add_mean("entropy", entropy, real)
 

@@ -22,6 +22,15 @@ def attend_explicitly(logits: Tensor, v: Tensor, call: Call) -> Tensor:
     Returns:
         (B, H, Nq, D); zero for queries that see no key.
     """
+    logits = visible_logits(logits, call)
+    peak = logits.amax(-1, keepdim=True)
+    weights = torch.exp(logits - peak.masked_fill(peak == -torch.inf, 0.0).detach())
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total.masked_fill(total == 0.0, 1.0)) @ v
+
+
+def visible_logits(logits: Tensor, call: Call) -> Tensor:
+    """Logits (B, H, Nq, Nk) with bias; -inf where a query does not see a key."""
     nq, nk = logits.shape[-2:]
     visible = torch.ones(nq, nk, dtype=torch.bool, device=logits.device)
     if call.causal:
@@ -33,8 +42,4 @@ def attend_explicitly(logits: Tensor, v: Tensor, call: Call) -> Tensor:
     if call.bias is not None:
         visible = visible & (call.bias > -torch.inf)
         logits = logits + call.bias.to(logits.dtype)
-    logits = logits.masked_fill(~visible, -torch.inf)
-    peak = logits.amax(-1, keepdim=True)
-    weights = torch.exp(logits - peak.masked_fill(peak == -torch.inf, 0.0).detach())
-    total = weights.sum(-1, keepdim=True)
-    return (weights / total.masked_fill(total == 0.0, 1.0)) @ v
+    return logits.masked_fill(~visible, -torch.inf)

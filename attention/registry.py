@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from . import variants
-from .variant import NEEDS_STATE, Context, UnsupportedError, Variant
+from .variant import (
+    NEEDS_INPUT,
+    NEEDS_STATE,
+    NEEDS_WEIGHTS,
+    PROJECTIONS,
+    Context,
+    UnsupportedError,
+    Variant,
+)
 
 _TABLE_ORDER = (
     "standard",
@@ -113,7 +121,8 @@ def entry(name: str) -> Entry:
         ValueError: unknown variant.
     """
     found = _lookup(name)
-    example = build(name, Context(heads=2, head_dim=4))
+    shapes = dict.fromkeys(PROJECTIONS, (8, 8))
+    example = build(name, Context(heads=2, head_dim=4, dim=8, projections=shapes))
     learned = tuple(parameter for parameter, _ in example.named_parameters())
     return Entry(name, *found, found.variant.capabilities, learned)
 
@@ -181,6 +190,9 @@ def _discover() -> None:
 def _lookup(name: str) -> _Registered:
     _discover()
     if name not in _registered:
+        if "+" in name:
+            known = tuple(other for other in names() if "+" in other)
+            raise ValueError(f"attention={name!r} cannot be combined{_hint(name, known)}")
         raise ValueError(f"attention={name!r} is unknown{_hint(name, names())}")
     return _registered[name]
 
@@ -221,7 +233,17 @@ def _refuse_unsupported(name: str, variant: type[Variant], context: Context) -> 
         )
     if NEEDS_STATE in variant.capabilities and context.num_layers > 1 and not context.layer_state:
         raise UnsupportedError(
-            f"attention={name!r} needs the values of the layer before, but this model does not "
-            "hand them on; build the layers with layer_state=True and pass one LayerState() "
+            f"attention={name!r} needs the values of other layers, but this model does not hand "
+            "them on; build the layers with layer_state=True and pass one LayerState() "
             "through each forward pass"
+        )
+    if NEEDS_INPUT in variant.capabilities and context.dim is None:
+        raise UnsupportedError(
+            f"attention={name!r} needs the tokens that the queries are projected from; use "
+            "MultiHeadAttention, or build the core with dim and pass x to it"
+        )
+    if NEEDS_WEIGHTS in variant.capabilities and context.projections is None:
+        raise UnsupportedError(
+            f"attention={name!r} needs the weights of the projections; use MultiHeadAttention, or "
+            "build the core with their shapes, projections, and hand them to its variant"
         )

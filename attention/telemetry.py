@@ -71,7 +71,8 @@ class Telemetry:
         """Readings since the last call, by qualified name of the layer; a list entry a head.
 
         `max_logit` is the largest input of the softmax (with bias) among the visible pairs,
-        `entropy` the mean entropy of the rows in nats; norms are those of the projected q and k
+        `entropy` the mean entropy in nats of the rows, scaled to sum to one where they do not; of
+        several maps a head, the largest and the mean. Norms are those of the projected q and k
         before the variant. Padded tokens and rows that see no key are left out. Layers without a
         reading are missing.
         """

@@ -74,7 +74,7 @@ def _common(planned: Planned) -> str | None:
     """Equal for runs that their domain can train together; None if it offers no such thing."""
     config = planned.config
     together = domain_spec(config.domain).together
-    if together is None:
+    if together is None or config.attention.name in together.excluded:
         return None
     computed = configuration.identity(config, without=together.keys)
     return json.dumps(computed, sort_keys=True) + repr((config.trainer, planned.launcher))

@@ -11,7 +11,8 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from attention import AttentionFactory
+from attention import AttentionFactory, after_step
+from attention.steps import adopt_weights, needs_steps
 from attention.tags import tag_of
 from domains.common.schedules import schedule_factor
 from domains.contract import (
@@ -152,6 +153,9 @@ class BenchmarkModule(L.LightningModule):
         self.recipe = recipe
         # Called here for its refusals: what a model cannot do is said when it is built.
         parameter_rates(net, recipe.optimizer, **recipe.qk_options)
+        # A model may draw its weights after its layers are built.
+        adopt_weights(net)
+        self._tells_of_steps = needs_steps(net)
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
@@ -173,6 +177,12 @@ class BenchmarkModule(L.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": schedule.interval},
         }
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """The optimizer's step, then what the attention does after one."""
+        super().optimizer_step(*args, **kwargs)
+        if self._tells_of_steps:
+            after_step(self.net)
 
     def schedule_length(self) -> int:
         """Units of the schedule's interval in the whole fit."""

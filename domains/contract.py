@@ -108,10 +108,12 @@ class Together:
     Attributes:
         keys: dotted keys of the configuration in which they may differ, beside the seed.
         size: most runs in one group; more would not be faster.
+        excluded: attention variants whose runs are trained by themselves.
     """
 
     keys: tuple[str, ...]
     size: int
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

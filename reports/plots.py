@@ -27,12 +27,13 @@ from reports.groups import Column
 from reports.rows import BASELINE, PREFERRED_ORDER, variant_order
 
 INK, MUTED, GRID = "#1b1f26", "#697180", "#dfe3e8"
-# Okabe and Ito's colours, yellow replaced by purple; order of PREFERRED_ORDER.
+# Okabe and Ito's colours, yellow replaced by purple; for the first of PREFERRED_ORDER.
 PALETTE = (
     "#6f7887", "#0072b2", "#e69f00", "#cc79a7", "#009e73", "#d55e00", "#56b4e9", "#7a5195",
     "#8c6d31",
 )  # fmt: skip
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">")
+FIXED = PREFERRED_ORDER[: len(PALETTE)]
 MAX_COLUMNS = 12
 MAX_TASKS = 40
 
@@ -101,22 +102,29 @@ def render(figure: Figure, name: str, title: str, alt: str) -> Picture:
 
 
 def color(variant: str, variants: Sequence[str]) -> str:
-    """Colour of a variant; unknown ones take those that the table leaves free."""
-    return PALETTE[_slot(variant, variants)]
+    """Colour of a variant; those without one of their own take what the table leaves free."""
+    return PALETTE[_slot_and_round(variant, variants)[0]]
 
 
 def marker(variant: str, variants: Sequence[str]) -> str:
-    """Marker of a variant, so that colour is never the only difference."""
-    return MARKERS[_slot(variant, variants)]
+    """Marker of a variant, so that colour is never the only difference.
+
+    Where there are more variants than colours, those of one colour differ in it.
+    """
+    return MARKERS[sum(_slot_and_round(variant, variants)) % len(MARKERS)]
 
 
-def _slot(variant: str, variants: Sequence[str]) -> int:
-    if variant in PREFERRED_ORDER:
-        return PREFERRED_ORDER.index(variant)
-    used = {PREFERRED_ORDER.index(v) for v in variants if v in PREFERRED_ORDER}
-    free = [slot for slot in range(len(PALETTE)) if slot not in used] or list(range(len(PALETTE)))
-    others = [v for v in variants if v not in PREFERRED_ORDER]
-    return free[others.index(variant) % len(free)]
+def _slot_and_round(variant: str, variants: Sequence[str]) -> tuple[int, int]:
+    """Place in the palette, and how many times it was given away before."""
+    if variant in FIXED:
+        return FIXED.index(variant), 0
+    used = {FIXED.index(v) for v in variants if v in FIXED}
+    free = [slot for slot in range(len(PALETTE)) if slot not in used]
+    place = [v for v in variants if v not in FIXED].index(variant)
+    if place < len(free):
+        return free[place], 0
+    rounds, slot = divmod(place - len(free), len(PALETTE))
+    return slot, 1 + rounds
 
 
 def panels(
@@ -328,9 +336,8 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
 
 def _abreast(names: Sequence[str], width: float) -> int:
     """How many entries of a legend fit into one of its rows, `width` in inches."""
-    if not names:
-        return 1
-    return max(1, min(len(names), int((width - 0.3) / (0.075 * max(map(len, names)) + 0.55))))
+    longest = max(map(len, names), default=1)
+    return max(1, min(len(names), int((width - 0.3) / (0.075 * longest + 0.55))))
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:

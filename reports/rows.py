@@ -13,6 +13,9 @@ STATES = FINAL_STATES | {"planned", "running", "failed", "oom", "timeout", "inte
 PREFERRED_ORDER = (
     "standard", "quest", "qnorm", "qknorm", "qknorm_hs", "qknorm_ds", "qknorm_ln",
     "elliptical", "elliptical_quest",
+    "quest+sink", "quest+gated", "quest+softcap", "quest+value_residual",
+    "softcap", "qk_clip", "sigma_reparam", "mup", "logn", "ssmax", "softmax1", "sink", "gated",
+    "sigmoid", "softpick", "entmax15", "differential", "value_residual",
 )  # fmt: skip
 BASELINE = "standard"
 

@@ -23,12 +23,12 @@ TABLE = re.compile(r"(<!-- variants -->\n).*?(\n<!-- end of variants -->)", re.S
 
 def variants_table() -> str:
     """All variants as the registry knows them, in Markdown."""
-    lines = ["| variant | logits | learned | source |", "| --- | --- | --- | --- |"]
+    lines = ["| variant | mechanism | learned | source |", "| --- | --- | --- | --- |"]
     for name in registry.names():
         entry = registry.entry(name)
-        logits = entry.summary.replace("|", r"\|")
+        mechanism = entry.summary.replace("|", r"\|")
         learned = ", ".join(f"`{parameter}`" for parameter in entry.learned) or "nothing"
-        lines.append(f"| `{name}` | {logits} | {learned} | {entry.source} |")
+        lines.append(f"| `{name}` | {mechanism} | {learned} | {entry.source} |")
     return "\n".join(lines)
 
 

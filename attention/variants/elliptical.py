@@ -66,8 +66,14 @@ class EllipticalConfig:
             raise ValueError(f"scaling={self.scaling!r} is unknown; allowed: {', '.join(SCALINGS)}")
 
 
-class EllipticalBase(Variant):
-    """Shared by the variants that weight channels by the change of the values."""
+@register(
+    "elliptical",
+    EllipticalConfig,
+    summary="(m * q) . k / sqrt(d), m from the change of v between layers",
+    source="Nielsen et al. 2024, arXiv 2406.13770",
+)
+class Elliptical(Variant):
+    """(m * q) . k / sqrt(d), m from the change of v between layers."""
 
     capabilities = ALL_CAPABILITIES | {NEEDS_STATE}
 
@@ -132,16 +138,6 @@ class EllipticalBase(Variant):
         if self.config.scaling == "max":
             return mean / mean.max(-1, keepdim=True).values.clamp_min(1e-12)
         return mean / mean.mean(-1, keepdim=True).clamp_min(1e-12)
-
-
-@register(
-    "elliptical",
-    EllipticalConfig,
-    summary="(m * q) . k / sqrt(d), m from the change of v between layers",
-    source="Nielsen et al. 2024, arXiv 2406.13770",
-)
-class Elliptical(EllipticalBase):
-    """(m * q) . k / sqrt(d), m from the change of v between layers."""
 
     def prepare(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Prepared:
         return Prepared(self.weigh(q, v, call), k, v, scale=self.context.head_dim**-0.5)

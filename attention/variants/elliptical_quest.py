@@ -13,13 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from ..normalize import l2_normalize
-from ..reference import attend_explicitly
 from ..registry import register
-from ..variant import Call, Prepared
-from .elliptical import EllipticalBase, EllipticalConfig
+from .elliptical import Elliptical, EllipticalConfig
+from .quest import OnQuest
 
 
 @dataclass(frozen=True)
@@ -33,13 +29,5 @@ class EllipticalQuestConfig(EllipticalConfig):
     summary="(m * q) . k/|k|, m from the change of v between layers",
     source="QUEST 2026, arXiv 2604.00199",
 )
-class EllipticalQuest(EllipticalBase):
+class EllipticalQuest(OnQuest, Elliptical):
     """(m * q) . k/|k|, m from the change of v between layers."""
-
-    def prepare(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Prepared:
-        return Prepared(self.weigh(q, v, call), l2_normalize(k), v, scale=1.0)
-
-    def reference(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        m = self.reference_metric(q, v, call)
-        unit = k / k.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        return attend_explicitly((q * m) @ unit.mT, v, call)

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention import LayerState, MultiHeadAttention, registry
+from attention import LayerState, MultiHeadAttention, after_step, registry
+from attention.steps import needs_steps
 from attention.variant import NEEDS_STATE
 from domains.contract import SpeedCase
 
@@ -112,7 +113,7 @@ class TorchLayer(nn.Module):
 
 
 def variant_step(variant: str, shape: Shape, device: str) -> Callable[[], Callable[[], object]]:
-    """A layer of the suite. Variants that look at the layer before find one there."""
+    """A layer of the suite. Variants that look at other layers find one there."""
     if NEEDS_STATE not in registry.entry(variant).capabilities:
         return training_step(
             shape, device, lambda s: MultiHeadAttention(s.dim, s.heads, variant=variant)
@@ -134,6 +135,7 @@ class SecondLayer(nn.Module):
         """(B, N, dim) to (B, N, dim)."""
         state = LayerState()
         state.advance(0, self.values, None)
+        state.first_values(0, self.values)
         out: Tensor = self.layer(x, state=state)
         return out
 
@@ -141,18 +143,22 @@ class SecondLayer(nn.Module):
 def training_step(
     shape: Shape, device: str, build: Callable[[Shape], nn.Module]
 ) -> Callable[[], Callable[[], object]]:
-    """Forward, backward to input and weights, gradients dropped before the next step."""
+    """Forward, backward to input and weights, what the attention does after a step of the
+    optimizer; gradients are dropped before the next step."""
 
     def prepare() -> Callable[[], object]:
         torch.manual_seed(0)
         layer = build(shape).to(device)
         x = shape.input(device).requires_grad_()
         weight = torch.ones_like(x)
+        told = needs_steps(layer)
 
         def step() -> None:
             layer.zero_grad(set_to_none=True)
             x.grad = None
             layer(x).backward(weight)
+            if told:
+                after_step(layer)
 
         return step
 

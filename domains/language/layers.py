@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attention import AttentionFactory
+from attention.variant import Projections as Weights
 from domains.common.dropout import Dropout
 from domains.language.config import ModelConfig
 
@@ -52,12 +53,28 @@ class Projections(nn.Module):
             num_layers=config.layers,
             layer_state=True,
             requests=requests,
+            dim=config.width,
+            projections={
+                "q": (inner, config.width),
+                "k": (inner, config.width),
+                "v": (inner, config.width),
+                "out": (config.width, inner),
+            },
         )
+        self.core.variant.adopt(self.projections())
 
     def parameter_tags(self) -> dict[str, str]:
         """Tag of each own parameter, see :mod:`attention.tags`."""
         roles = {"q_proj": "qk", "k_proj": "qk", "v_proj": "ov", "out_proj": "ov"}
         return {f"{name}.weight": tag for name, tag in roles.items()}
+
+    def projections(self) -> Weights:
+        """Weight of each projection; none has a bias."""
+        return {role: (self._linear(role).weight, None) for role in ("q", "k", "v", "out")}
+
+    def project(self, role: str, tokens: Tensor) -> Tensor:
+        """(B, L, D) tokens to the queries "q", keys "k" or values "v" (B, H, L, K)."""
+        return self.split(self._map(role, tokens))
 
     def split(self, tokens: Tensor) -> Tensor:
         """(B, L, H * K) to (B, H, L, K), a view."""
@@ -65,8 +82,15 @@ class Projections(nn.Module):
 
     def merge(self, heads_bhlk: Tensor) -> Tensor:
         """The output (B, L, D) of what the heads found."""
-        out: Tensor = self.out_proj(heads_bhlk.transpose(1, 2).flatten(2))
-        return out
+        return self._map("out", heads_bhlk.transpose(1, 2).flatten(2))
+
+    def _map(self, role: str, tokens: Tensor) -> Tensor:
+        """A projection, with what the variant makes of its weight."""
+        return F.linear(tokens, self.core.variant.reparametrize(role, self._linear(role).weight))
+
+    def _linear(self, role: str) -> nn.Linear:
+        linear: nn.Linear = getattr(self, f"{role}_proj")
+        return linear
 
 
 class PostNorm(nn.Module):

@@ -1,4 +1,4 @@
-"""A training step of Transformer Small against reference points (`make speed`).
+"""A training step and the evaluation of Transformer Small against reference points (`make speed`).
 
 One baseline repeats, operation for operation, what IDSIA/lmtool-fwp at 0159201 does: tokens first,
 stored einsum scores under a filled mask, a softmax per cluster over all its tokens at once.
@@ -17,11 +17,15 @@ from torch.nn import functional as F
 from attention import AttentionFactory
 from domains.contract import SpeedCase
 from domains.language.config import ModelConfig
+from domains.language.evaluate import WINDOWS_AT_ONCE, sliding
+from domains.language.interface import LanguageModel
 from domains.language.layers import sinusoid
 from domains.language.transformer import Transformer
 
 GROUP = "language: forward and backward"
 BATCH, LENGTH = 4, 256
+WINDOWS = WINDOWS_AT_ONCE + 1
+"""One by itself, which counts with all its targets, and a batch of others."""
 VOCABULARY = 267_735
 SMALL = ModelConfig()
 QUICK = replace(SMALL, layers=2, cutoffs=[200, 400, 2000])
@@ -61,13 +65,48 @@ def cases(*, device: str, quick: bool) -> Iterator[SpeedCase]:
         tokens=BATCH * LENGTH,
     )
 
+    text = _text(vocabulary, LENGTH + WINDOWS).to(device)
 
-def _batch(vocabulary: int, device: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets (B, L) whose frequencies fall as those of words do: with the rank."""
+    def scored(score: Callable[[LanguageModel, Tensor], object]) -> Callable[[], object]:
+        net = Transformer(
+            model, AttentionFactory("standard"), vocabulary=vocabulary, longest=LENGTH
+        )
+        net.to(device)
+        return lambda: score(net, text)
+
+    yield SpeedCase(
+        group="language: evaluation",
+        name=f"sliding, {'2 layers of ' if quick else ''}Small, {WINDOWS} windows of {LENGTH}",
+        baseline=lambda: scored(_one_window_at_a_time),
+        candidate=lambda: scored(lambda net, tokens: sliding(net, tokens, window=LENGTH)),
+        against="one window at a time, every position computed",
+        time_target=1 / 3,
+        tokens=WINDOWS,
+    )
+
+
+def _one_window_at_a_time(net: LanguageModel, tokens: Tensor) -> float:
+    """Negative log-likelihood of every token, each after a whole window where there is one."""
+    net.eval()
+    with torch.no_grad():
+        total = 0.0
+        for start in range(len(tokens) - LENGTH):
+            window = tokens[None, start : start + LENGTH + 1]
+            every, _ = net.log_likelihood(window[:, :-1], window[:, 1:])
+            total -= float(every.sum() if start == 0 else every[:, -1].sum())
+    return total
+
+
+def _text(vocabulary: int, length: int) -> Tensor:
+    """(length,) tokens whose frequencies fall as those of words do: with the rank."""
     generator = torch.Generator().manual_seed(0)
     frequencies = 1.0 / torch.arange(1, vocabulary + 1)
-    drawn = torch.multinomial(frequencies, BATCH * (LENGTH + 1), True, generator=generator)
-    tokens = drawn.view(BATCH, LENGTH + 1).to(device)
+    return torch.multinomial(frequencies, length, True, generator=generator)
+
+
+def _batch(vocabulary: int, device: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (B, L)."""
+    tokens = _text(vocabulary, BATCH * (LENGTH + 1)).view(BATCH, LENGTH + 1).to(device)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 

@@ -126,10 +126,10 @@ class Layer(nn.Module):
         """(B, L, D), or (B, 1, D) of the last position alone."""
         maps = self.attention
         asking = x_bld[:, -1:] if last_only else x_bld
-        q, k = maps.split(maps.q_proj(asking)), maps.split(maps.k_proj(x_bld))
-        v = maps.split(maps.v_proj(x_bld))
+        q = maps.project("q", asking)
+        k, v = maps.project("k", x_bld), maps.project("v", x_bld)
         if self.rotary:
             positions = torch.arange(x_bld.shape[1], device=x_bld.device)
             q, k = rotate(q, positions[-q.shape[2] :]), rotate(k, positions)
-        out: Tensor = self.block(asking, maps.merge(maps.core(q, k, v, state=state)))
+        out: Tensor = self.block(asking, maps.merge(maps.core(q, k, v, state=state, x=asking)))
         return out

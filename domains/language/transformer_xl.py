@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attention import AttentionFactory, LayerState
+from attention import AttentionFactory, LayerState, UnsupportedError
+from attention.variant import NEEDS_WEIGHTS
 from domains.common.dropout import Dropout
 from domains.language.adaptive import AdaptiveSoftmax
 from domains.language.config import ModelConfig
@@ -126,7 +127,8 @@ class Layer(nn.Module):
     - `content`: (q'_i + v) . r / sqrt(K), the variant sees the content term alone;
     - `unscaled`: s (q'_i + v) . r.
 
-    For `standard` all three are the published form.
+    For `standard` all three are the published form. What the variant does to single logits (the
+    bound of `softcap`) it does to the content term, s (q'_i + u) . k'_j, alone.
     """
 
     def __init__(self, config: ModelConfig, attention: AttentionFactory, layer: int) -> None:
@@ -159,14 +161,14 @@ class Layer(nn.Module):
         """
         maps = self.attention
         x_bld = source_bnd[:, source_bnd.shape[1] - asking :]
-        q, k = maps.split(maps.q_proj(x_bld)), maps.split(maps.k_proj(source_bnd))
-        v = maps.split(maps.v_proj(source_bnd))
+        q = maps.project("q", x_bld)
+        k, v = maps.project("k", source_bnd), maps.project("v", source_bnd)
         r = maps.split(maps.distance_proj(codes_nd)[None])
         before = state.copy()
-        prepared, call = maps.core.prepare(q, k, v, state=state)
+        prepared, call = maps.core.prepare(q, k, v, state=state, x=x_bld)
         if self.relative == "separate":
             # The state as the content term found it: a layer advances it once.
-            places, _ = maps.core.prepare(q, r.expand_as(k), v, state=before)
+            places, _ = maps.core.prepare(q, r.expand_as(k), v, state=before, x=x_bld)
         else:
             scale = prepared.scale if self.relative == "unscaled" else q.shape[-1] ** -0.5
             places = prepared._replace(k=r, scale=scale)
@@ -180,12 +182,27 @@ class Layer(nn.Module):
 
 
 class RelativeProjections(Projections):
-    """Projections with one more, of the codes of distances."""
+    """Projections with one more, of the codes of distances.
+
+    Raises:
+        UnsupportedError: the variant has several maps a head, where the position terms are those
+            of one, or looks at the weights of the projections, where it knows no position terms.
+    """
 
     def __init__(self, config: ModelConfig, attention: AttentionFactory, layer: int) -> None:
         super().__init__(config, attention, layer, requests={"bias"})
         inner = config.heads * config.head_width
         self.distance_proj = linear(config.width, inner, bias=False)
+        variant, obstacle = self.core.variant, None
+        if variant.maps > 1:
+            obstacle = f"has {variant.maps} maps a head, and the position terms are those of one"
+        if NEEDS_WEIGHTS in variant.capabilities:
+            obstacle = "sees the weights that make queries and keys, not those of the positions"
+        if obstacle is not None:
+            raise UnsupportedError(
+                f"attention={self.core.name!r} {obstacle}: it cannot serve "
+                "model.family=transformer_xl; use model.family=transformer"
+            )
 
     def parameter_tags(self) -> dict[str, str]:
         """Tag of each own parameter, see :mod:`attention.tags`."""

@@ -134,5 +134,6 @@ SPEC = DomainSpec(
     together=Together(
         keys=("recipe.optimizer.lr", "recipe.optimizer.weight_decay", "recipe.qk_lr_ratio"),
         size=75,
+        excluded=("qk_clip", "sigma_reparam"),  # which act after optimizer steps
     ),
 )

@@ -25,6 +25,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from attention import AttentionCore
+from attention.variant import NEEDS_WEIGHTS
 from domains.toy.generator import WIDTH
 from domains.toy.model import CLS, Looks, ToyTransformer
 
@@ -157,8 +158,11 @@ class _Weights(nn.Module):
 def averages_values(core: AttentionCore) -> bool:
     """Whether the output is the values times weights that sum to 1 and ignore the values.
 
-    Found out by trying, so that it holds for any variant.
+    Found out by trying, unless the variant says that it does something else.
     """
+    variant = core.variant
+    if not variant.averages_values or NEEDS_WEIGHTS in variant.capabilities:
+        return False
     core = copy.deepcopy(core).double()
     generator = torch.Generator().manual_seed(0)
     shape = 3, core.context.heads, 5, core.context.head_dim

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attention.steps import needs_steps
 from domains.base import BenchmarkModule, EpochEnded, parameter_rates
 from domains.common.schedules import schedule_factor
 from domains.contract import Phase
@@ -42,7 +43,8 @@ def train_together(
     """As :meth:`domains.base.Domain.train_together`.
 
     Raises:
-        ValueError: the recipe has an optimizer that is not batched.
+        ValueError: the recipe has an optimizer that is not batched, or the attention acts after
+            optimizer steps.
     """
     name = cfgs[0].recipe.optimizer.name
     if name != "adamw":
@@ -50,11 +52,16 @@ def train_together(
             f"recipe.optimizer.name={name!r} cannot be trained as one batch of runs, only adamw; "
             "launcher.together=false trains the runs one by one"
         )
+    nets = [cast(ToyModule, module).net for module in modules]
+    if needs_steps(nets[0]):
+        raise ValueError(
+            f"attention={nets[0].attention.core.name!r} acts after optimizer steps and cannot be "
+            "trained as one batch of runs; launcher.together=false trains the runs one by one"
+        )
     assert phase.max_epochs is not None, "phases of this domain count epochs"
     _keep_freed_memory()
     # Of variants with parameters, whose normalisation is then done model by model: known.
     warnings.filterwarnings("ignore", message="There is a performance drop")
-    nets = [cast(ToyModule, module).net for module in modules]
     fit = _Fit([cast(ToyModule, module) for module in modules], data, phase.max_epochs)
     _, initial = fit.evaluate("train")
     values = {f"initial/{name}": value for name, value in initial.items()}

@@ -131,10 +131,10 @@ def test_no_gradient_flows_through_the_metric() -> None:
 
 def test_other_variants_leave_the_state_alone() -> None:
     for name in registry.names():
-        core = AttentionCore(2, 4, variant=name, num_layers=2, layer_state=True)
+        core = MultiHeadAttention(8, 2, variant=name, num_layers=2, layer_state=True).core
         state = LayerState()
-        q = heads()
+        q, x = heads(), torch.randn(3, 5, 8)
         core.probabilities(q, q, q, state=state)
         assert state.layer is None, "explicit probabilities do not advance the state"
-        core(q, q, q, state=state)
+        core(q, q, q, state=state, x=x)
         assert (state.layer == 0) == name.startswith("elliptical")

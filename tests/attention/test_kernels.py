@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attention import AttentionCore, Call, Prepared, kernels, recompute
+from attention.maps import probabilities_of
 
 SHAPE = 2, 3, 9, 4
 
@@ -42,7 +43,7 @@ def test_a_learned_bias_gets_its_gradient(
     weight = torch.randn(*SHAPE, dtype=torch.float64)
     out = kernels.attend(Prepared(q, k, v, 0.5), call)
     logits = kernels.masked_logits(Prepared(q, k, v, 0.5), call)
-    expected = kernels.probabilities_of(logits) @ v
+    expected = probabilities_of(logits) @ v
     torch.testing.assert_close(out, expected)
     inputs = (q, k, v, bias)
     grads = torch.autograd.grad((out * weight).sum(), inputs)
@@ -52,8 +53,9 @@ def test_a_learned_bias_gets_its_gradient(
 
 
 @pytest.mark.usefixtures("recomputing")
-def test_values_of_another_width() -> None:
-    q, k, v = heads(), heads(), heads(width=6)
+@pytest.mark.parametrize("width", [3, 6])
+def test_values_of_another_width(width: int) -> None:
+    q, k, v = heads(), heads(), heads(width=width)
     prepared = Prepared(q, k, v, 0.5)
     expected = kernels.masked_logits(prepared, Call()).softmax(-1) @ v
     torch.testing.assert_close(kernels.attend(prepared, Call()), expected)

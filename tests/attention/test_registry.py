@@ -50,8 +50,11 @@ def plain() -> Any:
     registry.unregister("plain")
 
 
-def test_names_stand_in_the_order_of_the_paper(plain: str) -> None:
-    assert registry.names() == (*PAPER, "plain")
+def test_names_stand_in_the_order_of_the_paper_then_of_the_alphabet(plain: str) -> None:
+    names = registry.names()
+    assert names[: len(PAPER)] == PAPER
+    assert "plain" in names
+    assert list(names[len(PAPER) :]) == sorted(names[len(PAPER) :])
 
 
 @pytest.mark.parametrize(("given", "near"), [("quset", "quest"), ("qknorm-hs", "qknorm_hs")])
@@ -93,6 +96,9 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
         ("qknorm_hs", {"max_scale": float("nan")}),
         ("elliptical", {"scaling": "median"}),
         ("elliptical", {"causal": 1}),
+        ("logn", {"train_length": 1}),
+        ("ssmax", {"start": float("inf")}),
+        ("value_residual", {"first": 1.5}),
         ("plain", {"count": 1.5}),
         ("plain", {"count": True}),
         ("plain", {"share": "x"}),
@@ -129,9 +135,22 @@ def test_elliptical_needs_the_state_of_the_model() -> None:
     registry.build("elliptical", Context(2, 4))
 
 
+def test_gates_need_the_tokens_of_the_queries() -> None:
+    with pytest.raises(UnsupportedError, match=r"'gated'.*MultiHeadAttention.*dim"):
+        registry.build("gated", Context(2, 4))
+    core = AttentionFactory("gated").core(2, 4, dim=6)
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="x: attention='gated'"):
+        core(q, q, q)
+    with pytest.raises(ValueError, match=r"x has shape.*\(1, 3, 6\)"):
+        core(q, q, q, x=torch.randn(1, 3, 5))
+    with pytest.raises(ValueError, match="x: declare"):
+        AttentionFactory().core(2, 4)(q, q, q, x=torch.randn(1, 3, 6))
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [{"heads": 0}, {"layer": 1}, {"layer": -1}, {"requests": frozenset({"pading"})}],
+    [{"heads": 0}, {"dim": 0}, {"layer": 1}, {"layer": -1}, {"requests": frozenset({"pading"})}],
 )
 def test_a_context_must_make_sense(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
@@ -157,6 +176,11 @@ def test_random_initial_values_leave_the_random_stream_alone() -> None:
         registry.unregister("drawing")
     assert torch.equal(torch.stack(found), expected)
     assert len(set(torch.cat([*weights, *found]).tolist())) == 24, "differ from layer to layer"
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "scale", "gain", "norm", "gate"])
+def test_parameters_may_have_the_names_that_they_usually_have(name: str) -> None:
+    assert not hasattr(Variant, name)
 
 
 def test_a_name_is_given_once_and_options_have_defaults() -> None:

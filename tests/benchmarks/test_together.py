@@ -115,6 +115,17 @@ def test_runs_that_differ_in_anything_else_do_not_mix() -> None:
     assert sizes(planned("attention=quest,standard", "seeds=2")) == [2, 2]
 
 
+def test_variants_that_the_domain_excludes_stay_by_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert BATCHED.together is not None
+    offered = dataclasses.replace(BATCHED.together, excluded=("quest",))
+    excluding = dataclasses.replace(BATCHED, together=offered)
+    monkeypatch.setattr(grouping, "domain_spec", lambda name: excluding)
+    assert sorted(sizes(planned("attention=quest,standard", "seeds=2"))) == [1, 1, 2]
+    assert obstacles(planned("attention=quest", "seeds=2", "launcher.together=false")) == []
+
+
 def test_a_domain_that_does_not_offer_it_has_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "domain_spec", lambda name: SPEC)
     assert sizes(planned("seeds=3")) == [1, 1, 1]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from attention import (
     AttentionCore,
@@ -26,7 +27,9 @@ from tests.conformance.models import (
     BATCH,
     DIM,
     HEADS,
+    SHAPES,
     TOKENS,
+    Seen,
     gradients,
     honours,
     padding,
@@ -47,7 +50,9 @@ def _state(variant: Variant, nk: int, mask: Tensor | None, dtype: torch.dtype) -
     if NEEDS_STATE not in variant.capabilities:
         return None
     state = LayerState()
-    state.advance(0, _heads(40, length=nk, dtype=dtype), mask)
+    values = _heads(40, length=nk, dtype=dtype)
+    state.advance(0, values, mask)
+    state.first_values(0, values)
     return state
 
 
@@ -62,7 +67,9 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
     for used in [*subsets, {"cross"} if honours(name, options, "cross") else set()]:
         causal, cross = "causal" in used, "cross" in used
         nk = TOKENS + 2 if cross else TOKENS
-        context = Context(HEADS, DIM // HEADS, 1, 2, causal, cross, layer_state=True)
+        context = Context(
+            HEADS, 4, 1, 2, causal, cross, layer_state=True, dim=DIM, projections=SHAPES
+        )
         for dtype in (torch.float64, torch.float32):
             variant = registry.build(name, context, options).to(dtype)
             for index, parameter in enumerate(variant.parameters()):
@@ -70,6 +77,7 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.data += 0.3 * noise.to(dtype)
             q, k, v = (_heads(s, length=n, dtype=dtype) for s, n in ((1, TOKENS), (2, nk), (3, nk)))
+            x = tokens().to(dtype).requires_grad_()
             mask = padding((nk, 4, 0), nk) if "padding" in used else None
             bias = None
             if "bias" in used:
@@ -77,12 +85,13 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
                 bias = bias.to(dtype).masked_fill_(torch.eye(TOKENS, nk).flip(1) > 0, -torch.inf)
             results = []
             for path in ("fused", "reference"):
-                call = Call(mask, bias, causal, _state(variant, nk, mask, dtype))
+                call = Call(mask, bias, causal, _state(variant, nk, mask, dtype), x=x)
                 if path == "fused":
                     out = kernels.attend(variant.prepare(q, k, v, call), call)
+                    out = variant.finish(variant.merge(out), call)
                 else:
                     out = variant.reference(q, k, v, call)
-                results.append((out, gradients(variant, out, q, k, v)))
+                results.append((out, gradients(variant, out, q, k, v, x)))
             (out, grads), (expected, expected_grads) = results
             assert_values(out, expected, (used, dtype))
             for grad, expected_grad in zip(grads, expected_grads, strict=True):
@@ -91,16 +100,29 @@ def fused_path_equals_reference(name: str, options: Options) -> None:
 
 @check
 def explicit_probabilities_equal_the_fused_path(name: str, options: Options) -> None:
+    """Weights and logits, asked for in words, give the output."""
     model = stack(name, options)
     state, state_2 = LayerState(), LayerState()
     x = tokens()
     for layer in model.layers:
+        seen = Seen(layer.core)
         weights = layer.probabilities(x, state=state)
-        assert_values(weights.sum(-1), torch.ones(BATCH, HEADS, TOKENS).double())
-        assert_values(layer.logits(x, state=state).softmax(-1), weights)
-        v = layer.v_proj(x).view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
-        out = layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
-        assert_values(out, layer(x, state=state))
+        logits = layer.logits(x, state=state)
+        assert weights.shape == (BATCH, HEADS, TOKENS, TOKENS)
+        with seen:
+            out = layer(x, state=state)
+        assert_values(seen.out, seen.explicit(weights))
+        if layer.core.variant.averages_values:
+            assert_values(weights.sum(-1), torch.ones(BATCH, HEADS, TOKENS).double())
+            if seen.is_softmax:
+                assert_values(logits.softmax(-1), weights)
+            projected = {}
+            for role, (weight, bias) in layer.projections().items():
+                projected[role] = layer.core.variant.reparametrize(role, weight), bias
+            v = functional.linear(x, *projected["v"])
+            v = v.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+            heads = (weights @ v).transpose(1, 2).flatten(2)
+            assert_values(out, functional.linear(heads, *projected["out"]))
         x = x + layer(x, state=state_2)
 
 
@@ -134,15 +156,15 @@ def compiles(name: str, options: Options) -> None:
 def works_under_functional_transforms(name: str, options: Options) -> None:
     """A batch of models by `vmap`, with gradients, equals the models one by one."""
     models = [stack(name, options, seed=seed) for seed in (1, 2)]
-    parameters, _ = torch.func.stack_module_state(models)
+    parameters, buffers = torch.func.stack_module_state(models)
     x = tokens()
 
-    def loss(weights: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(models[0], weights, (x,)).square().sum()
+    def loss(weights: dict[str, Tensor], others: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(models[0], (weights, others), (x,)).square().sum()
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-        grads = torch.vmap(torch.func.grad(loss))(parameters)
+        grads = torch.vmap(torch.func.grad(loss))(parameters, buffers)
     for index, model in enumerate(models):
         expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()),
                                        allow_unused=True)  # fmt: skip
@@ -154,34 +176,51 @@ def works_under_functional_transforms(name: str, options: Options) -> None:
 @check
 def dropout_drops_single_weights(name: str, options: Options) -> None:
     """With the mask written out, both CPU paths give the explicit result and its gradients."""
-    core = AttentionCore(HEADS, 4, variant=name, options=options, dropout=0.4).double()
-    q, k, v = (_heads(seed) for seed in (1, 2, 3))
-    shape = torch.Size((BATCH, HEADS, TOKENS, TOKENS))
+    core = AttentionCore(
+        HEADS, 4, variant=name, options=options, dropout=0.4, dim=DIM, projections=SHAPES
+    ).double()
+    q, k, v, x = *(_heads(seed) for seed in (1, 2, 3)), tokens().requires_grad_()
+    call = Call(x=x)
+    prepared = core.variant.prepare(q, k, v, call)
+    maps = prepared.q.shape[1] // HEADS
+
+    def explicit(kept: Tensor | None) -> Tensor:
+        weights = kernels.weights_of(prepared, core.logits(q, k, v))
+        if kept is not None:
+            weights = weights * kept.flatten(1, 2) / 0.6
+        return core.variant.finish(core.variant.merge(weights) @ prepared.v, call)
+
     for limit in (2**18, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "STORED_SCORES_LIMIT", limit)
             # Two rows a block, so that examples and rows are both split.
             patch.setattr(recompute, "BLOCK_SCORES", 2 * HEADS * TOKENS)
             torch.manual_seed(4)
-            out = core(q, k, v)
-            grads = gradients(core, out, q, k, v)
+            out = core(q, k, v, x=x)
+            grads = gradients(core, out, q, k, v, x)
         torch.manual_seed(4)
-        if limit:
-            kept = recompute.draw_kept(shape, 0.4)
-        else:
-            generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-            kept = torch.empty(shape, dtype=torch.bool)
-            for example in range(BATCH):
-                for row in range(0, TOKENS, 2):
-                    part = kept[example : example + 1, :, row : row + 2]
-                    part[:] = recompute.draw_kept(part.shape, 0.4, generator)
+        kept = torch.stack([_kept(in_blocks=limit == 0) for _ in range(maps)], 2)
         assert 0.5 < kept.double().mean() < 0.7
-        expected = (core.probabilities(q, k, v) * kept / 0.6) @ v
+        expected = explicit(kept)
         assert_values(out, expected, limit)
-        for grad, wanted in zip(grads, gradients(core, expected, q, k, v), strict=True):
+        for grad, wanted in zip(grads, gradients(core, expected, q, k, v, x), strict=True):
             assert_gradients(grad, wanted, limit)
     core.eval()
-    assert_values(core(q, k, v), core.probabilities(q, k, v) @ v)
+    assert_values(core(q, k, v, x=x), explicit(None))
+
+
+def _kept(*, in_blocks: bool) -> Tensor:
+    """The mask (B, H, N, N) that one map draws next for a dropout of 0.4."""
+    shape = torch.Size((BATCH, HEADS, TOKENS, TOKENS))
+    if not in_blocks:
+        return recompute.draw_kept(shape, 0.4)
+    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    kept = torch.empty(shape, dtype=torch.bool)
+    for example in range(BATCH):
+        for row in range(0, TOKENS, 2):
+            part = kept[example : example + 1, :, row : row + 2]
+            part[:] = recompute.draw_kept(part.shape, 0.4, generator)
+    return kept
 
 
 @check
@@ -202,6 +241,8 @@ def scores_are_never_stored(name: str, options: Options) -> None:
         x = tokens(length=length).requires_grad_()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "STORED_SCORES_LIMIT", 0)
+            # Small blocks, so that what the backward pass keeps for one of them is small, too.
+            patch.setattr(recompute, "BLOCK_SCORES", HEADS * length * 8)
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 model(x, **masks).sum().backward()
     # The bias itself has a ninth of their size.
@@ -228,7 +269,10 @@ def telemetry_equals_brute_force(name: str, options: Options) -> None:
         call = {**masks, "state": kwargs["state"]}
         logits = core.logits(q, k, v, **call)
         weights = core.probabilities(q, k, v, **call)
-        seen.append({"q": q, "k": k, "logits": logits, "weights": weights})
+        if len(logits[0]) > HEADS:  # of several maps a head, each is looked at
+            weights = logits.softmax(-1).nan_to_num()
+        maps = [t.unflatten(1, (HEADS, -1)) for t in (logits, weights)]
+        seen.append({"q": q, "k": k, "logits": maps[0], "weights": maps[1]})
 
     hooks = [layer.core.register_forward_pre_hook(look, with_kwargs=True) for layer in model.layers]
     real = masks.get("key_padding_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))
@@ -245,8 +289,9 @@ def telemetry_equals_brute_force(name: str, options: Options) -> None:
         looked_at = real & torch.zeros(TOKENS, dtype=torch.bool).index_fill(0, rows, True)
         for reading, truth in zip(readings.values(), seen, strict=True):
             for head in range(HEADS):
-                logits = truth["logits"][:, head][looked_at]
-                weights = truth["weights"][:, head][looked_at]
+                logits = truth["logits"][:, head].movedim(1, 2)[looked_at]
+                weights = truth["weights"][:, head].movedim(1, 2)[looked_at]
+                weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
                 wanted = {
                     "max_logit": logits.max(),
                     "entropy": -torch.xlogy(weights, weights).sum(-1).mean(),

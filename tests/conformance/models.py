@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention import LayerState, MultiHeadAttention, UnsupportedError, registry
+from attention import (
+    AttentionCore,
+    Call,
+    LayerState,
+    MultiHeadAttention,
+    UnsupportedError,
+    registry,
+)
 
 DIM, HEADS, BATCH, TOKENS = 12, 3, 3, 7
 
@@ -52,6 +59,47 @@ def stack(
         for parameter in own_parameters(model):
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+class Seen:
+    """What goes into a core, and what comes out of it, in the forward pass inside the context."""
+
+    def __init__(self, core: AttentionCore) -> None:
+        self._core = core
+
+    def __enter__(self) -> Seen:
+        self._hooks = [
+            self._core.register_forward_pre_hook(self._before, with_kwargs=True),
+            self._core.register_forward_hook(self._after, with_kwargs=True),
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, core: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        self.q, self.k, self.v = args
+        state = kwargs["state"]
+        self.call = Call(state=None if state is None else state.copy(), x=kwargs["x"])
+        self.prepared = self._core.variant.prepare(self.q, self.k, self.v, self.call)
+
+    def _after(self, core: nn.Module, args: Any, kwargs: Any, out: Tensor) -> None:
+        self.out = out
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the weights are the softmax of the logits."""
+        map_ = self.prepared.map
+        return self.prepared.sink is None and (map_ is None or map_.is_softmax)
+
+    def explicit(self, weights: Tensor) -> Tensor:
+        """The output (B, H, Nq, D) from attention weights."""
+        return self._core.variant.finish(weights @ self.prepared.v, self.call)
+
+
+SHAPES = {"q": (DIM, DIM), "k": (DIM, DIM), "v": (DIM, DIM), "out": (DIM, DIM)}
+"""Of the projections around a core that is tested by itself."""
 
 
 def own_parameters(model: nn.Module) -> Iterator[nn.Parameter]:

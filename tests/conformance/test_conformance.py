@@ -18,6 +18,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("elliptical", {"causal": True}),
     ("elliptical", {"scaling": "mean"}),
     ("elliptical_quest", {"scaling": "mean", "causal": True}),
+    ("logn", {"train_length": 4}),
+    ("value_residual", {"first": 0.9}),
 ]
 IDS = [name + "".join(f"-{k}={v}" for k, v in options.items()) for name, options in CASES]
 

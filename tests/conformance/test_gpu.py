@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attention import AttentionCore, registry
+from attention.variant import PROJECTIONS
 from tests.conformance.models import gradients, honours, padding
 
 pytestmark = [
@@ -22,8 +23,10 @@ def test_a_gpu_agrees_with_the_cpu(name: str, masks: str, dtype: torch.dtype) ->
     causal = masks == "causal"
     if causal and not honours(name, None, "causal"):
         return
-    core = AttentionCore(3, 16, variant=name, causal=causal)
+    shapes = dict.fromkeys(PROJECTIONS, (48, 48))
+    core = AttentionCore(3, 16, variant=name, causal=causal, dim=48, projections=shapes)
     leaves = [torch.randn(3, 3, 24, 16).requires_grad_() for _ in range(3)]
+    x = torch.randn(3, 24, 48)
     given: dict[str, torch.Tensor] = {}
     if masks in ("padding", "both"):
         given["key_padding_mask"] = padding((24, 0, 5), 24)
@@ -36,7 +39,7 @@ def test_a_gpu_agrees_with_the_cpu(name: str, masks: str, dtype: torch.dtype) ->
         kind = dtype if device == "cuda" else torch.float32
         q, k, v = (leaf.to(device, kind) for leaf in leaves[:3])
         there = {key: value.to(device) for key, value in given.items()}
-        out = core(q, k, v, **there)
+        out = core.to(kind)(q, k, v, x=x.to(device, kind), **there)
         grads = gradients(torch.nn.Identity(), out.cpu().float(), *leaves)
         results.append([out.cpu().float(), *grads])
     tolerance = 1e-4 if dtype == torch.float32 else 5e-2

@@ -63,12 +63,29 @@ def test_words_stand_where_a_value_is_missing(store: Path) -> None:
 
 
 def test_each_variant_keeps_its_colour() -> None:
-    every = [plots.color(name, PREFERRED_ORDER) for name in PREFERRED_ORDER]
-    assert len(set(every)) == len(PREFERRED_ORDER)
+    every = [plots.color(name, PREFERRED_ORDER) for name in plots.FIXED]
+    assert len(set(every)) == len(plots.PALETTE)
     assert plots.color("quest", ["quest"]) == plots.color("quest", ["standard", "quest", "new"])
     assert plots.color("new", ["standard", "quest", "new"]) not in (
         plots.color("standard", []), plots.color("quest", []),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [4, 9, 18, len(PREFERRED_ORDER)])
+def test_no_two_variants_look_alike(count: int) -> None:
+    """In a small table by their colour, in a large one by colour and marker."""
+    for variants in (PREFERRED_ORDER[:count], PREFERRED_ORDER[-count:]):
+        colors = [plots.color(name, variants) for name in variants]
+        looks = {(c, plots.marker(v, variants)) for c, v in zip(colors, variants, strict=True)}
+        assert len(looks) == count
+        assert len(set(colors)) == min(count, len(plots.PALETTE))
+
+
+def test_names_in_the_order_of_tables_are_those_of_variants() -> None:
+    from attention import registry
+
+    assert set(PREFERRED_ORDER) <= set(registry.names())
+    assert PREFERRED_ORDER[:9] == registry.names()[:9]
 
 
 def test_critical_differences_are_drawn_only_where_something_could_be_rejected(

@@ -24,8 +24,17 @@ def options_of(variant: str) -> dict[str, Any]:
     return {"causal": True} if variant.startswith("elliptical") else {}
 
 
-def variants() -> list[str]:
-    return list(registry.names())
+REFUSED = {
+    ("transformer_xl", "differential"): "2 maps a head",
+    ("transformer_xl", "qk_clip"): "sees the weights",
+    ("transformer_xl", "sigma_reparam"): "sees the weights",
+}
+"""Variants that a family cannot serve, and why; all others it can."""
+
+
+def variants(family: str) -> list[str]:
+    """What a family serves."""
+    return [name for name in registry.names() if (family, name) not in REFUSED]
 
 
 def config(family: str = "transformer", **changes: Any) -> ModelConfig:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from attention import AttentionFactory, Call, Prepared, Variant, registry
 from attention.reference import attend_explicitly
+from attention.variant import NEEDS_STEPS
 from domains.contract import OptimizerConfig, ScheduleConfig
-from domains.toy.config import ModelConfig
+from domains.toy.config import SPEC, ModelConfig
 from domains.toy.folded import FoldedNet
 from domains.toy.model import ToyTransformer
 from domains.toy.optimizer import StackedAdamW
@@ -44,9 +45,23 @@ def assert_same(base: Config, variant: str, epochs: int = EPOCHS) -> None:
             assert torch.allclose(ours, theirs, rtol=0.0, atol=1e-8), row
 
 
-@pytest.mark.parametrize("variant", registry.names())
+assert SPEC.together is not None
+EXCLUDED = SPEC.together.excluded
+TOGETHER = [name for name in registry.names() if name not in EXCLUDED]
+AVERAGING = [name for name in TOGETHER if registry.entry(name).variant.averages_values]
+
+
+@pytest.mark.parametrize("variant", TOGETHER)
 def test_runs_end_as_they_would_alone(variant: str) -> None:
     assert_same(small(), variant)
+
+
+def test_variants_that_act_after_steps_are_excluded_and_refused() -> None:
+    acting = [name for name in registry.names() if NEEDS_STEPS in registry.entry(name).capabilities]
+    assert set(EXCLUDED) == set(acting)
+    for variant in acting:
+        with pytest.raises(ValueError, match=rf"'{variant}' acts after.*launcher\.together=false"):
+            together([small()], variant, 1)
 
 
 @pytest.mark.parametrize("protocol", ["post_norm", "no_norm", "test_uniform", "test_as_train"])
@@ -91,11 +106,15 @@ def tokens() -> Tensor:
     return torch.randn(6, 20, 20, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("variant", registry.names())
+@pytest.mark.parametrize("variant", TOGETHER)
+def test_what_only_averages_the_values_is_folded(variant: str) -> None:
+    assert isinstance(stack_of(variant).net, FoldedNet) == (variant in AVERAGING)
+
+
+@pytest.mark.parametrize("variant", AVERAGING)
 def test_folded_and_mapped_models_agree(variant: str) -> None:
     """The few operations of the one against the model itself, in values and gradients."""
     stack, x = stack_of(variant), tokens()
-    assert isinstance(stack.net, FoldedNet)
     torch.manual_seed(7)
     net = ToyTransformer(ModelConfig(), AttentionFactory(variant), length=20, norm="pre").double()
     mapped, leaves = MappedNet(net, stack.parameters), list(stack.parameters.values())
