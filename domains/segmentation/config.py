@@ -116,7 +116,7 @@ class ModelConfig:
         decoder_dropout: rate in the mask transformer, attention weights included.
         decoder_drop_path: stochastic depth of its last layer.
         decoder_attention: whether the mask transformer uses the variant too, or `standard`.
-        init: file with weights for the encoder, empty for none; `{attention}` in it stands for the
+        init: file with weights for the encoder, empty for none; `%attention%` in it stands for the
             name of the variant.
         init_allow: beginnings of parameter names that may be missing in that file, or in it and
             not here, or have another shape; all else is refused.

@@ -43,7 +43,10 @@ TINY_PICTURES = {"train": 4, "val": 2}
 class Pictures(Protocol):
     """Pictures of a split with their labels, read when they are asked for."""
 
-    names: Sequence[str]
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the pictures, unique in the split."""
+        ...
 
     def read(self, number: int) -> tuple[Pixels, Labels]:
         """(H, W, 3) uint8 RGB and (H, W) labels."""

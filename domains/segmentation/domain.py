@@ -50,7 +50,7 @@ class SegmentationDomain(Domain):
 
     def require_data(self, cfg: Any) -> DataSource:
         if cfg.model.init:
-            require_weights(_init_path(cfg.model, "standard"))
+            require_weights(_init_path(cfg.model, cfg.attention.name))
         return data.require(cfg)
 
     def build_data(self, cfg: Any, phase: Phase) -> SegmentationData:
@@ -125,7 +125,7 @@ def _severities(levels: Sequence[int]) -> str:
 
 
 def _init_path(model: ModelConfig, variant: str) -> str:
-    return model.init.replace("{attention}", variant)
+    return model.init.replace("%attention%", variant)
 
 
 DOMAIN = SegmentationDomain()

@@ -99,7 +99,8 @@ def resized_labels(labels: Labels, size: Size) -> Labels:
         np.minimum((np.arange(new) * (old / new)).astype(np.int64), old - 1)
         for old, new in zip(labels.shape, size, strict=True)
     )
-    return labels[rows[:, None], columns]
+    nearest: Labels = labels[rows[:, None], columns]
+    return nearest
 
 
 @dataclass(frozen=True)

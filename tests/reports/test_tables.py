@@ -202,7 +202,7 @@ def test_published_numbers_get_a_verdict_only_under_their_protocol(
         ({"kind": "sample"}, "different data (sample)"),
         ({"budget": "short"}, "different budget (short)"),
         ({"protocol": "holdout"}, "different protocol"),
-        ({"domain": "segmentation"}, "protocol of the paper not matched with one of ours"),
+        ({"domain": "classification"}, "protocol of the paper not matched with one of ours"),
     ],
 )
 def test_published_numbers_are_held_against_equals_only(

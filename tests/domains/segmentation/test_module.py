@@ -169,6 +169,11 @@ def test_a_prediction_has_the_original_size() -> None:
     assert module.predict(picture, stride=32, mirrored=False).shape == (77, 101)
 
 
+def test_weights_can_be_named_on_the_command_line() -> None:
+    path = "weights/deit_tiny_%attention%.pth"
+    assert planned(**{"model.init": path}).config.model.init == path
+
+
 def with_weights(path: str, variant: str = "standard") -> Any:
     cfg = planned(variant).config
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, init=path))
@@ -176,7 +181,7 @@ def with_weights(path: str, variant: str = "standard") -> Any:
 
 def test_weights_that_are_not_there_are_said_before_a_run() -> None:
     with pytest.raises(DataUnavailable, match=r"nowhere/deit_standard\.pth"):
-        DOMAIN.require_data(with_weights("nowhere/deit_{attention}.pth"))
+        DOMAIN.require_data(with_weights("nowhere/deit_%attention%.pth"))
 
 
 def test_the_variant_chooses_its_weights(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_the_variant_chooses_its_weights(tmp_path: Path) -> None:
         weights["norm.bias"] = torch.full((24,), fill)
         torch.save({"model": weights}, tmp_path / f"{variant}.pth")
     for variant, fill in (("standard", 1.0), ("quest", 2.0)):
-        cfg = with_weights(f"{tmp_path}/{{attention}}.pth", variant)
+        cfg = with_weights(f"{tmp_path}/%attention%.pth", variant)
         sizes = {"train": 4, "val": 2, "classes": 3, "crop": 32}
         loaded: Any = DOMAIN.build_module(cfg, AttentionFactory(variant), sizes)
         assert loaded.net.encoder.norm.bias.unique().tolist() == [fill]
