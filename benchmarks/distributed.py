@@ -115,7 +115,7 @@ def _environment(devices: int) -> Iterator[None]:
         _leave()
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)  # Lightning takes some of them back
             else:
                 os.environ[name] = value
 
@@ -130,10 +130,11 @@ def _process(rank: int, run: Run, config: Mapping[str, Any]) -> Iterator[subproc
         "config": config,
         "threads": torch.get_num_threads(),
     }
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _CODE],
         stdin=subprocess.PIPE,
-        env={**os.environ, _RANK: str(rank), _WITNESS: "1"},
+        env={**os.environ, _RANK: str(rank), _WITNESS: "1", "PYTHONPATH": path},
     )
     try:
         assert process.stdin is not None
