@@ -28,7 +28,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.nn.functional import all_reduce
+from torch.distributed.nn.functional import all_reduce as untyped_all_reduce
 
 from benchmarks.claims import Observer
 from benchmarks.store import Run, RunKey
@@ -215,6 +215,12 @@ def _share_batch_norms(parent: nn.Module, module: BenchmarkModule) -> None:
             _share_batch_norms(child, module)
 
 
+def all_reduce(ours: Tensor) -> Tensor:
+    """Sum over all processes, through which gradients flow."""
+    total: Tensor = untyped_all_reduce(ours)  # type: ignore[no-untyped-call]
+    return total
+
+
 class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm whose statistics in training are those of all processes' parts together.
 
@@ -240,7 +246,7 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or not self._sharing():
-            return super().forward(input)
+            return super().forward(input)  # type: ignore[no-any-return,no-untyped-call]
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         ours = input.new_full((1,), input.numel() // input.shape[1])
@@ -249,7 +255,7 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         centred = input - mean.view(shape)
         variance = all_reduce(centred.square().sum(axes)) / count
         self._remember(mean.detach(), variance.detach(), count.detach())
-        normed = centred * torch.rsqrt(variance + self.eps).view(shape)
+        normed: Tensor = centred * torch.rsqrt(variance + self.eps).view(shape)
         if not self.affine:
             return normed
         return normed * self.weight.view(shape) + self.bias.view(shape)
