@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.nn.functional import all_reduce as untyped_all_reduce
 
 from benchmarks.claims import Observer
 from benchmarks.store import Run, RunKey
@@ -215,9 +214,24 @@ def _share_batch_norms(parent: nn.Module, module: BenchmarkModule) -> None:
             _share_batch_norms(child, module)
 
 
-def all_reduce(ours: Tensor) -> Tensor:
-    """Sum over all processes, through which gradients flow."""
-    total: Tensor = untyped_all_reduce(ours)  # type: ignore[no-untyped-call]
+class _Sum(torch.autograd.Function):
+    """Sum over all processes; each one's gradient reaches what every process has put in."""
+
+    @staticmethod
+    def forward(ctx: Any, ours: Tensor) -> Tensor:
+        total = ours.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+def _sum(ours: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(ours)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -231,6 +245,8 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         norm: what it takes the place of.
         module: knows how the present batch is shared.
     """
+
+    _sharing: Callable[[], bool]
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, module: BenchmarkModule) -> None:
         super().__init__(
@@ -246,14 +262,14 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or not self._sharing():
-            return super().forward(input)  # type: ignore[no-any-return,no-untyped-call]
+            return super().forward(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         ours = input.new_full((1,), input.numel() // input.shape[1])
-        count, total = all_reduce(torch.cat([ours, input.sum(axes)])).tensor_split([1])
+        count, total = _sum(torch.cat([ours, input.sum(axes)])).tensor_split([1])
         mean = total / count
         centred = input - mean.view(shape)
-        variance = all_reduce(centred.square().sum(axes)) / count
+        variance = _sum(centred.square().sum(axes)) / count
         self._remember(mean.detach(), variance.detach(), count.detach())
         normed: Tensor = centred * torch.rsqrt(variance + self.eps).view(shape)
         if not self.affine:
