@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.nn.functional import all_reduce
 
 from benchmarks.claims import Observer
 from benchmarks.store import Run, RunKey
@@ -115,7 +114,7 @@ def _environment(devices: int) -> Iterator[None]:
         _leave()
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)  # Lightning takes some of them back
             else:
                 os.environ[name] = value
 
@@ -130,10 +129,11 @@ def _process(rank: int, run: Run, config: Mapping[str, Any]) -> Iterator[subproc
         "config": config,
         "threads": torch.get_num_threads(),
     }
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _CODE],
         stdin=subprocess.PIPE,
-        env={**os.environ, _RANK: str(rank), _WITNESS: "1"},
+        env={**os.environ, _RANK: str(rank), _WITNESS: "1", "PYTHONPATH": path},
     )
     try:
         assert process.stdin is not None
@@ -214,6 +214,27 @@ def _share_batch_norms(parent: nn.Module, module: BenchmarkModule) -> None:
             _share_batch_norms(child, module)
 
 
+class _Sum(torch.autograd.Function):
+    """Sum over all processes; each one's gradient reaches what every process has put in."""
+
+    @staticmethod
+    def forward(ctx: Any, ours: Tensor) -> Tensor:
+        total = ours.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+def _sum(ours: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(ours)  # type: ignore[no-untyped-call]
+    return total
+
+
 class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm whose statistics in training are those of all processes' parts together.
 
@@ -224,6 +245,8 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         norm: what it takes the place of.
         module: knows how the present batch is shared.
     """
+
+    _sharing: Callable[[], bool]
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, module: BenchmarkModule) -> None:
         super().__init__(
@@ -243,12 +266,12 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         ours = input.new_full((1,), input.numel() // input.shape[1])
-        count, total = all_reduce(torch.cat([ours, input.sum(axes)])).tensor_split([1])
+        count, total = _sum(torch.cat([ours, input.sum(axes)])).tensor_split([1])
         mean = total / count
         centred = input - mean.view(shape)
-        variance = all_reduce(centred.square().sum(axes)) / count
+        variance = _sum(centred.square().sum(axes)) / count
         self._remember(mean.detach(), variance.detach(), count.detach())
-        normed = centred * torch.rsqrt(variance + self.eps).view(shape)
+        normed: Tensor = centred * torch.rsqrt(variance + self.eps).view(shape)
         if not self.affine:
             return normed
         return normed * self.weight.view(shape) + self.bias.view(shape)

@@ -140,7 +140,10 @@ class PhaseFit:
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         settings = self._cfg.trainer
         warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # each evaluates everything
+        warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated.*")
         warnings.filterwarnings("ignore", message=".*find_unused_parameters=True.*")
+        warnings.filterwarnings("ignore", message=".*overridden `on_after_batch_transfer`.*")
+        warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
         several = settings.devices > 1
         return L.Trainer(
             accelerator=settings.accelerator,

@@ -15,6 +15,11 @@ def uses_cuda(accelerator: str) -> bool:
     return accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
 
 
+def gpu_count() -> int:
+    """How many CUDA devices this process sees."""
+    return torch.cuda.device_count()
+
+
 def set_numerics() -> None:
     """Deterministic kernels where they exist, full float32 products everywhere."""
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -127,6 +127,26 @@ class SlurmConfig:
 
 
 @dataclass
+class LocalConfig:
+    """What a pool on one machine may use.
+
+    Attributes:
+        devices: numbers of the GPUs, as CUDA_VISIBLE_DEVICES has them; `auto`: all that are seen.
+    """
+
+    devices: Any = "auto"
+
+    def __post_init__(self) -> None:
+        numbers = self.devices
+        fit = isinstance(numbers, list) and len(set(numbers)) == len(numbers) > 0
+        if numbers != "auto" and not fit:
+            raise ValueError(
+                f"launcher.local.devices={numbers!r} must be 'auto' or a list of different "
+                "numbers, such as [0,1]"
+            )
+
+
+@dataclass
 class LauncherConfig:
     """Who executes the runs."""
 
@@ -136,6 +156,7 @@ class LauncherConfig:
     max_attempts: int = 3
     time_limit_s: float | None = None
     together: bool = True
+    local: LocalConfig = field(default_factory=LocalConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,7 @@ class LocalPool:
         display: None chooses by whether standard output is a terminal.
         retry: final states (`diverged`, say) of which runs are carried out again from the start.
         grace: seconds that a run gets to stop after its time limit before its worker is killed.
+        visible: the GPUs that each worker sees, in turn; empty: all see the same.
         asked_to_stop: looked at now and then, beside the signals.
     """
 
@@ -67,6 +68,7 @@ class LocalPool:
     display: Display | None = None
     retry: Collection[str] = ()
     grace: float = 30.0
+    visible: Sequence[tuple[str, ...]] = ()
     asked_to_stop: Callable[[], bool] = lambda: False
 
     def run(self, planned: Sequence[PlannedRun]) -> Summary:
@@ -205,6 +207,8 @@ class _Session:
         starting = sum(not worker.ready for worker in self._workers)
         room = self._pool.workers - len(self._workers)
         for _ in range(min(room, waiting - starting)):
+            taken = [worker.visible for worker in self._workers]
+            fewest = min(self._pool.visible, key=taken.count, default=None)
             settings = Settings(
                 root=self._pool.store.root.absolute(),
                 stale_seconds=self._pool.store.stale_seconds,
@@ -213,7 +217,7 @@ class _Session:
                 threads=self._pool.threads,
                 arguments=tuple(sys.argv),
             )
-            self._workers.append(WorkerProcess(settings))
+            self._workers.append(WorkerProcess(settings, fewest))
 
     def _dismiss(self, worker: WorkerProcess) -> None:
         self._workers.remove(worker)

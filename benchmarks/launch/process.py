@@ -51,9 +51,11 @@ class WorkerProcess:
         started: when that began (monotonic), None before the claim.
         progress: what it has last reported of it.
         killed_late: whether it was killed for overrunning its time limit.
+        visible: the GPUs that it sees; None: those that the parent sees.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, visible: tuple[str, ...] | None = None) -> None:
+        self.visible = visible
         self.ready = False
         self.offer: Offer | None = None
         self.label = ""
@@ -69,6 +71,8 @@ class WorkerProcess:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
         }
+        if visible is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         code = f"from benchmarks.launch.worker import main; main({theirs.fileno()})"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
         with _without(signal.SIGUSR2):

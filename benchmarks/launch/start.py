@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks import grouping, loggers
 from benchmarks.estimate import Estimates
-from benchmarks.hardware import uses_cuda
+from benchmarks.hardware import gpu_count, uses_cuda
 from benchmarks.launch import slurm_submit
 from benchmarks.launch.local import LocalPool
 from benchmarks.launch.planned import PlannedRun
@@ -95,11 +95,16 @@ def _launcher(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool
     launcher, accelerator = planned.launcher, planned.config.trainer.accelerator
     if launcher.name == "slurm":
         return SlurmLauncher(store, launcher, accelerator, retry=retry)
+    needed = planned.config.trainer.devices
     workers = launcher.workers
-    if workers == "auto":
+    visible: list[tuple[str, ...]] = []
+    if uses_cuda(accelerator):
+        visible = gpus_of_workers(launcher.local.devices, needed)
         # Runs that share a GPU would slow each other down and may not fit into its memory.
-        cores = len(os.sched_getaffinity(0)) // launcher.threads
-        workers = 1 if uses_cuda(accelerator) else max(1, cores)
+        workers = len(visible) if workers == "auto" else workers
+    elif workers == "auto":
+        cores = len(os.sched_getaffinity(0)) // (launcher.threads * needed)
+        workers = max(1, cores)
     return LocalPool(
         store,
         workers=workers,
@@ -107,4 +112,30 @@ def _launcher(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool
         max_attempts=launcher.max_attempts,
         time_limit=launcher.time_limit_s,
         retry=retry,
+        visible=tuple(visible),
     )
+
+
+def gpus_of_workers(devices: str | Sequence[int], needed: int) -> list[tuple[str, ...]]:
+    """The GPUs that each worker of a pool may see, so that no two share one.
+
+    Args:
+        devices: `launcher.local.devices`.
+        needed: `trainer.devices` of the runs.
+
+    Raises:
+        ValueError: there are too few for a single run.
+    """
+    if devices != "auto":
+        numbers = list(map(str, devices))
+    elif seen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        numbers = seen.split(",")
+    else:
+        numbers = list(map(str, range(gpu_count())))
+    if len(numbers) < needed:
+        raise ValueError(
+            f"trainer.devices={needed} must be at most {len(numbers)}: launcher.local.devices "
+            f"offers {', '.join(numbers) or 'none'}"
+        )
+    sets = len(numbers) // needed
+    return [tuple(numbers[i * needed : (i + 1) * needed]) for i in range(sets)]

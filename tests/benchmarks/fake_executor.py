@@ -50,6 +50,8 @@ def execute(
         print("to stderr", file=sys.stderr)
         ctypes.CDLL(None).printf(b"from native code, ")
         os.system("echo from a child")
+    if mode == "gpus":
+        print(f"sees {os.environ['CUDA_VISIBLE_DEVICES']}")
     if mode == "threads":
         import torch
 

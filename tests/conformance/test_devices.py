@@ -104,8 +104,8 @@ def started(code: str, *arguments: str) -> list[subprocess.Popen[str]]:
 def gradients() -> dict[str, list[list[Any]]]:
     """By domain and batch: relative distance of the gradients, whether it was shared, samples."""
     first, second = started(GRADIENTS, "single")
-    said, _ = first.communicate(timeout=300)
-    second.communicate(timeout=60)
+    said, _ = first.communicate(timeout=900)
+    second.communicate(timeout=300)
     assert (first.returncode, second.returncode) == (0, 0)
     found: dict[str, list[list[Any]]] = json.loads(said.splitlines()[-1])
     return found

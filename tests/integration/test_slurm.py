@@ -35,7 +35,7 @@ ASKED = (
     "trainer.accelerator=cpu",
 )
 ON_SLURM = ("launcher=slurm", "launcher.slurm.parallelism=2", "launcher.slurm.mem_gb=0.5")
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0  # a guard against hanging: an idle machine needs a minute or two
 
 
 @pytest.fixture(scope="module")
