@@ -197,6 +197,11 @@ class BenchmarkModule(L.LightningModule):
             self.share = self.terms(own) / whole
         return own
 
+    @property
+    def counts(self) -> bool:
+        """Whether sums over training batches, of the loss say, take in the present one here."""
+        return self.devices == 1 or self.is_shared or self.global_rank == 0
+
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Keep this process's part of a training batch."""
         if self.devices > 1 and self.trainer.training:

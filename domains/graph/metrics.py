@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanAbsoluteError
+from torch import distributed as dist
+from torchmetrics import MeanAbsoluteError, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from torchmetrics.functional.classification import binary_average_precision
 
@@ -39,6 +40,12 @@ class Score(nn.Module, ABC):
     @abstractmethod
     def reset(self) -> None:
         """Forget everything."""
+
+    def gather(self) -> None:
+        """Let the next :meth:`compute` take in what other devices have seen."""
+        for child in self.modules():
+            if isinstance(child, Metric):
+                child.sync_on_compute = True
 
 
 class MeanError(Score):
@@ -117,6 +124,13 @@ class AveragePrecision(Score):
 
     def reset(self) -> None:
         self.outputs, self.targets = [], []
+
+    def gather(self) -> None:
+        seen: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(seen, (self.outputs, self.targets))
+        self.outputs, self.targets = (
+            [one for each in seen for one in each[part]] for part in range(2)
+        )
 
 
 def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:

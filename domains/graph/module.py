@@ -24,6 +24,7 @@ and for contacts instead of `y`:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,8 +66,8 @@ class GraphModule(BenchmarkModule):
     """Logs `SPLIT/loss` and what the set's score computes, once an epoch.
 
     On the training split both come from the predictions as they were made while training; there
-    contacts are not ranked, and several devices log the loss alone. The loss of a split is the mean
-    of those of its batches, weighted by their graphs, nodes or pairs.
+    contacts are not ranked. The loss of a split is the mean of those of its batches, weighted by
+    their graphs, nodes or pairs.
 
     Args:
         net: gives the task's output for a batch.
@@ -108,7 +109,8 @@ class GraphModule(BenchmarkModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         output = self.net(batch)
         loss = task_loss(self.task, output, batch)
-        self._score("train").update(output.detach(), loss.detach(), batch)
+        if self.counts:
+            self._score("train").update(output.detach(), loss.detach(), batch)
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
             self._log_scores("train")
@@ -135,10 +137,9 @@ class GraphModule(BenchmarkModule):
         for split in splits:
             score = self._score(split)
             if score.rows:
+                if split == "train" and self.devices > 1:
+                    score.gather(self.over_devices)
                 values = score.compute()
-                if split == "train" and self.devices > 1:  # scores would be of a part alone
-                    total = self.over_devices(score.total) / self.over_devices(score.rows)
-                    values = {"loss": total}
                 for name, value in values.items():
                     self.log(
                         f"{split}/{name}", value.float(), on_step=False, on_epoch=True, batch_size=1
@@ -168,6 +169,12 @@ class SplitScore(nn.Module):
         self.rows += rows
         if self.score is not None:
             self.score.update(output, batch)
+
+    def gather(self, over_devices: Callable[[Tensor | float], Tensor]) -> None:
+        """Take in what the other devices have seen of the split, each a part of it."""
+        self.total, self.rows = over_devices(self.total), int(over_devices(self.rows))
+        if self.score is not None:
+            self.score.gather()
 
     def compute(self) -> dict[str, Tensor]:
         """Values by name without split."""

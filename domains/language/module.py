@@ -86,8 +86,9 @@ class LanguageModule(BenchmarkModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
-        self.loss_sum += loss.detach() * batch.targets.numel()
-        self.num_seen += batch.targets.numel()
+        if self.counts:
+            self.loss_sum += loss.detach() * batch.targets.numel()
+            self.num_seen += batch.targets.numel()
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
             mean = self.loss_sum / self.num_seen

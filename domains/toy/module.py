@@ -59,8 +59,9 @@ class ToyModule(BenchmarkModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
-        self.loss_sum += loss.detach() * len(batch.labels)
-        self.num_seen += len(batch.labels)
+        if self.counts:
+            self.loss_sum += loss.detach() * len(batch.labels)
+            self.num_seen += len(batch.labels)
         if self.trainer.is_last_batch:
             # Here and not at the epoch's end: callbacks that read it then come before the module.
             mean = self.loss_sum / self.num_seen
