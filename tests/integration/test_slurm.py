@@ -24,18 +24,19 @@ from benchmarks.store import Run, Store
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("local_slurm.sh")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+EPOCHS = 30  # enough to find a run in the middle before all have ended
 ASKED = (
     "dataset=JapaneseVowels",
     "attention=standard,quest",
     "seeds=6",
     "synthetic=true",
-    "budget.max_epochs=12",
+    f"budget.max_epochs={EPOCHS}",
     "recipe.batch_size=4",
     "trainer.checkpoint_every_s=0",
     "trainer.accelerator=cpu",
 )
 ON_SLURM = ("launcher=slurm", "launcher.slurm.parallelism=2", "launcher.slurm.mem_gb=0.5")
-PATIENCE_SECONDS = 900.0  # a guard against hanging: an idle machine needs a minute or two
+PATIENCE_SECONDS = 400.0  # a guard against hanging: an idle machine needs a minute or two
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,12 @@ def in_the_middle(store: Store, *others: Run) -> Run:
             epochs = sum("values" in record for record in run.metrics())
             saved = list(run.path.glob("checkpoints/*.resume.ckpt"))
             spared = run.key in {other.key for other in others}
-            if 2 <= epochs < 9 and saved and not spared and run.status()["state"] == "running":
+            if (
+                2 <= epochs < EPOCHS - 10
+                and saved
+                and not spared
+                and run.status()["state"] == "running"
+            ):
                 return run
         return None
 
