@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attention import AttentionFactory, LayerState
+from attention.variant import Projections
 from domains.common.dropout import Dropout
 
 INIT_SD = 0.02
@@ -65,9 +66,17 @@ class Attention(nn.Module):
             num_layers=sizes.layers,
             layer_state=True,
             requests=(),
+            dim=sizes.width,
+            projections=dict.fromkeys(("q", "k", "v", "out"), (sizes.width, sizes.width)),
         )
         self.proj = nn.Linear(sizes.width, sizes.width)
         self.dropout = Dropout(sizes.dropout)
+        self.core.variant.adopt(self.projections())
+
+    def projections(self) -> Projections:
+        """Weight and bias of each projection; those of q, k and v are views of one."""
+        parts = zip(self.qkv.weight.chunk(3), self.qkv.bias.chunk(3), strict=True)
+        return {**dict(zip("qkv", parts, strict=True)), "out": (self.proj.weight, self.proj.bias)}
 
     def parameter_tags(self) -> dict[str, str]:
         """Tag of each own parameter, see :mod:`attention.tags`."""
@@ -78,12 +87,16 @@ class Attention(nn.Module):
         """(B, N, D) to (B, N, D)."""
         # Three products with parts of the weight: a variant that replaces the keys lets go of the
         # projected ones, which would live on as a part of one product.
+        change, weights = self.core.variant.reparametrize, self.projections()
         q, k, v = (
-            F.linear(x_bnd, weight, bias).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for weight, bias in zip(self.qkv.weight.chunk(3), self.qkv.bias.chunk(3), strict=True)
+            F.linear(x_bnd, change(role, weights[role][0]), weights[role][1])
+            .unflatten(-1, (self.heads, -1))
+            .transpose(1, 2)
+            for role in "qkv"
         )
-        attended = self.core(q, k, v, state=state).transpose(1, 2).flatten(2)
-        out: Tensor = self.dropout(self.proj(attended))
+        attended = self.core(q, k, v, state=state, x=x_bnd).transpose(1, 2).flatten(2)
+        out: Tensor = F.linear(attended, change("out", self.proj.weight), self.proj.bias)
+        out = self.dropout(out)
         return out
 
 

@@ -140,7 +140,8 @@ def test_two_devices_end_with_the_metrics_of_one(domain: str, tmp_path: Path) ->
     assert alone["hash"] == both["hash"], "the number of devices changes what a run is"
     assert both["cost"]["devices"] == 2
     assert alone["cost"]["steps"] == both["cost"]["steps"]
-    assert both["metrics"] == pytest.approx(alone["metrics"], rel=1e-5, abs=1e-5, nan_ok=True)
+    # After steps of training in single precision, whose sums were made in another order.
+    assert both["metrics"] == pytest.approx(alone["metrics"], rel=5e-5, abs=1e-5, nan_ok=True)
     losses = [[r["values"]["train/loss"] for r in run.metrics()] for run in (one, two)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     weights = [
