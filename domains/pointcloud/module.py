@@ -186,6 +186,10 @@ class OneCycle(LambdaLR):
         self.schedule, self.total = schedule, total
         super().__init__(optimizer, lambda step: schedule.factor(step, total))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers alone: the configuration says the rest, and checkpoints hold no classes."""
+        return {key: value for key, value in super().state_dict().items() if key != "schedule"}
+
     def step(self, epoch: int | None = None) -> None:
         super().step(epoch)
         for group in self.optimizer.param_groups:
