@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,22 +16,26 @@ class ShuffledBatches(Sampler[Tensor]):
     """Yields each index once an epoch, in shuffled batches of int64 index tensors.
 
     For `DataLoader(dataset, sampler=..., batch_size=None)` over a dataset that is indexed by a
-    tensor. The last batch may be smaller. The order depends on nothing but `seed` and the epoch
-    that was set, so a resumed run sees what an uninterrupted one sees, and all variants see the
-    same.
+    tensor. The last batch may be smaller, or is left out. The order depends on nothing but `seed`
+    and the epoch that was set, so a resumed run sees what an uninterrupted one sees, and all
+    variants see the same.
 
     Args:
         size: number of samples.
         batch_size: samples a batch.
         seed: of the run.
         epoch: the one that is read first.
+        drop_last: whether a batch that would not be full is left out.
     """
 
-    def __init__(self, size: int, batch_size: int, seed: int, epoch: int = 0) -> None:
+    def __init__(
+        self, size: int, batch_size: int, seed: int, epoch: int = 0, *, drop_last: bool = False
+    ) -> None:
         self.size = size
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = epoch
+        self.drop_last = drop_last
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the epoch that is read next."""
@@ -38,10 +43,11 @@ class ShuffledBatches(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
-        return iter(torch.split(torch.randperm(self.size, generator=generator), self.batch_size))
+        order = torch.randperm(self.size, generator=generator)
+        return iter(torch.split(order, self.batch_size)[: len(self)])
 
     def __len__(self) -> int:
-        return -(-self.size // self.batch_size)
+        return (self.size if self.drop_last else self.size + self.batch_size - 1) // self.batch_size
 
 
 class SequentialBatches(Sampler[Tensor]):
@@ -56,3 +62,41 @@ class SequentialBatches(Sampler[Tensor]):
 
     def __len__(self) -> int:
         return -(-self.size // self.batch_size)
+
+
+class Request(NamedTuple):
+    """A batch that is asked for: which one it is, and the samples in it.
+
+    Attributes:
+        epoch: of training; 0 in evaluation.
+        number: of the batch in its epoch.
+        indices: (B,) int64.
+    """
+
+    epoch: int
+    number: int
+    indices: Tensor
+
+
+class NumberedBatches(Sampler[Request]):
+    """The batches of another sampler with their epoch and number.
+
+    Args:
+        batches: shuffled or sequential; what it is decides the order.
+    """
+
+    def __init__(self, batches: ShuffledBatches | SequentialBatches) -> None:
+        self.batches = batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the epoch that is read next; sequential batches have one order."""
+        if isinstance(self.batches, ShuffledBatches):
+            self.batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Request]:
+        epoch = self.batches.epoch if isinstance(self.batches, ShuffledBatches) else 0
+        for number, indices in enumerate(self.batches):
+            yield Request(epoch, number, indices)
+
+    def __len__(self) -> int:
+        return len(self.batches)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
 
 from domains.base import BenchmarkData
-from domains.common.samplers import SequentialBatches, ShuffledBatches
+from domains.common.samplers import (
+    NumberedBatches,
+    Request,
+    SequentialBatches,
+    ShuffledBatches,
+)
 from domains.common.seeds import derive
 from domains.contract import DataInfo, Phase
 from domains.graph.config import DatasetConfig
@@ -21,44 +25,6 @@ from domains.graph.store import SPLITS, PackedGraphs
 
 RESIDENT_SHARE = 0.25
 """Splits move to a device as long as they take up to this share of its free memory."""
-
-
-class Request(NamedTuple):
-    """A batch that is asked for: which one it is, and the graphs in it.
-
-    Attributes:
-        epoch: of training; 0 in evaluation.
-        number: of the batch in its epoch.
-        graphs: (B,) int64.
-    """
-
-    epoch: int
-    number: int
-    graphs: Tensor
-
-
-class NumberedBatches(Sampler[Request]):
-    """The batches of another sampler with their epoch and number.
-
-    Args:
-        batches: shuffled or sequential; what it is decides the order.
-    """
-
-    def __init__(self, batches: ShuffledBatches | SequentialBatches) -> None:
-        self.batches = batches
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the epoch that is read next; sequential batches have one order."""
-        if isinstance(self.batches, ShuffledBatches):
-            self.batches.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Request]:
-        epoch = self.batches.epoch if isinstance(self.batches, ShuffledBatches) else 0
-        for number, graphs in enumerate(self.batches):
-            yield Request(epoch, number, graphs)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
 
 class GraphSplit(Dataset[Data]):
@@ -87,7 +53,7 @@ class GraphSplit(Dataset[Data]):
         return len(self.graphs)
 
     def __getitem__(self, request: Request) -> Data:
-        batch = self.graphs.take(request.graphs)
+        batch = self.graphs.take(request.indices)
         batch.split = self.name
         if "contacts" in batch:
             seed = derive(self.seed, "negatives", self.name, request.epoch, request.number)

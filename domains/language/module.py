@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from domains.base import BenchmarkModule
 from domains.language import evaluate
 from domains.language.config import LanguageRecipe
 from domains.language.data import EvaluationText
 from domains.language.evaluate import Score
 from domains.language.interface import LanguageModel, Memory
 from domains.language.stream import Batch
+from domains.training_loss import MeanLossModule
 
 MEMORY = "memory"
 """Key of what is remembered in a checkpoint."""
@@ -39,7 +39,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 """Protocols by which the clean test text is scored besides the run's own."""
 
 
-class LanguageModule(BenchmarkModule):
+class LanguageModule(MeanLossModule):
     """Mean negative log-likelihood a token, in nats.
 
     Logs `train/loss` and `val/loss` (in segments) once an epoch. A test logs `test/ppl_PROTOCOL`
@@ -57,15 +57,12 @@ class LanguageModule(BenchmarkModule):
 
     net: LanguageModel
     recipe: LanguageRecipe
-    loss_sum: Tensor
 
     def __init__(self, net: LanguageModel, recipe: LanguageRecipe, protocol: str) -> None:
         super().__init__(net, recipe)
         self.protocol = protocol
         self.memory: Memory | None = None
         self.val_memory: Memory | None = None
-        self.register_buffer("loss_sum", torch.zeros(()), persistent=False)
-        self.num_seen = 0
         self.val_sum, self.num_val_seen = 0.0, 0
 
     def parts(self) -> Mapping[str, nn.Module]:
@@ -80,22 +77,9 @@ class LanguageModule(BenchmarkModule):
         )
         return -log_likelihood.mean()
 
-    def on_train_epoch_start(self) -> None:
-        self.loss_sum.zero_()
-        self.num_seen = 0
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(batch)
-        if self.counts:
-            self.loss_sum += loss.detach() * batch.targets.numel()
-            self.num_seen += batch.targets.numel()
-        if self.trainer.is_last_batch:
-            # Here and not at the epoch's end: callbacks that read it then come before the module.
-            mean = self.loss_sum / self.num_seen
-            if self.devices > 1:
-                mean = self.over_devices(self.loss_sum) / self.over_devices(self.num_seen)
-            self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
-        return loss
+    def terms(self, batch: Batch) -> float:
+        """Predicted tokens."""
+        return batch.targets.numel()
 
     def on_validation_epoch_start(self) -> None:
         self.val_sum, self.num_val_seen = 0.0, 0

@@ -10,15 +10,19 @@ import dataclasses
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from domains.base import BenchmarkData
-from domains.common.samplers import SequentialBatches, ShuffledBatches
+from domains.common.samplers import (
+    NumberedBatches,
+    Request,
+    SequentialBatches,
+    ShuffledBatches,
+)
 from domains.common.seeds import derive
 from domains.contract import DataInfo
 from domains.pointcloud.batch import AugmentedScene, Batch
@@ -48,46 +52,6 @@ TINY_STRIDE = 5
 Views = Sequence[tuple[float, bool]]
 
 
-class Request(NamedTuple):
-    """A batch that is asked for.
-
-    Attributes:
-        epoch: of training; 0 in evaluation.
-        number: of the batch in its epoch.
-        frames: (B,) int64.
-    """
-
-    epoch: int
-    number: int
-    frames: Tensor
-
-
-class Requests(Sampler[Request]):
-    """Batches of frames with their epoch and number; shuffled ones that are not full are left out.
-
-    Args:
-        batches: what they are decides the order.
-    """
-
-    def __init__(self, batches: ShuffledBatches | SequentialBatches) -> None:
-        self.batches = batches
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the epoch that is read next; sequential batches have one order."""
-        if isinstance(self.batches, ShuffledBatches):
-            self.batches.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Request]:
-        epoch = self.batches.epoch if isinstance(self.batches, ShuffledBatches) else 0
-        for number, frames in zip(range(len(self)), self.batches, strict=False):
-            yield Request(epoch, number, frames)
-
-    def __len__(self) -> int:
-        if isinstance(self.batches, ShuffledBatches):
-            return self.batches.size // self.batches.batch_size
-        return len(self.batches)
-
-
 class TrainingScenes(Dataset[Batch]):
     """Augmented, thinned and mixed frames for a :class:`Request`.
 
@@ -104,7 +68,7 @@ class TrainingScenes(Dataset[Batch]):
 
     def __getitem__(self, request: Request) -> Batch:
         scenes = []
-        for number in request.frames.tolist():
+        for number in request.indices.tolist():
             points = read(self.frames[number])
             generator = _generator(self.seed, "augment", request.epoch, number)
             coord = augment(points.coord, self.recipe.augment, generator)
@@ -127,7 +91,7 @@ class WholeScenes(Dataset[Batch]):
     def __getitem__(self, request: Request) -> Batch:
         scenes = [
             thin(read(self.frames[number]), self.grid_size, _generator(self.seed, "thin", number))
-            for number in request.frames.tolist()
+            for number in request.indices.tolist()
         ]
         return collate(scenes, "val")
 
@@ -177,16 +141,20 @@ class PointCloudData(BenchmarkData):
     def train_dataloader(self) -> DataLoader[Batch]:
         frames, recipe = self.frames["train"], self.recipe
         warn_of_little_shared_memory(recipe.workers, recipe.batch_size)
-        order = ShuffledBatches(len(frames), recipe.batch_size, self.seed, self.first_epoch)
+        order = ShuffledBatches(
+            len(frames), recipe.batch_size, self.seed, self.first_epoch, drop_last=True
+        )
         return _loader(
-            TrainingScenes(frames, recipe, self.seed), Requests(order), workers=recipe.workers
+            TrainingScenes(frames, recipe, self.seed),
+            NumberedBatches(order),
+            workers=recipe.workers,
         )
 
     def val_dataloader(self) -> DataLoader[Batch]:
         frames, recipe = self.frames["val"], self.recipe
         order = SequentialBatches(len(frames), recipe.evaluation_batch)
         scenes = WholeScenes(frames, recipe.grid_size, self.seed)
-        return _loader(scenes, Requests(order), workers=recipe.workers)
+        return _loader(scenes, NumberedBatches(order), workers=recipe.workers)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """Batches as for validation; under protocol `tta`, one :class:`AugmentedScene` an item."""
@@ -197,7 +165,9 @@ class PointCloudData(BenchmarkData):
         return _loader(scenes, None, workers=0)
 
 
-def _loader(scenes: Dataset[Any], order: Requests | None, *, workers: int) -> DataLoader[Any]:
+def _loader(
+    scenes: Dataset[Any], order: NumberedBatches | None, *, workers: int
+) -> DataLoader[Any]:
     # Own generator: a loader draws a number at the start of each epoch, and taken from the global
     # stream it would move the draws of the model.
     return DataLoader(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from domains.base import BenchmarkModule
 from domains.contract import RecipeConfig
 from domains.timeseries.data import Batch
+from domains.training_loss import MeanLossModule
 
 
-class TimeSeriesModule(BenchmarkModule):
+class TimeSeriesModule(MeanLossModule):
     """Cross-entropy without class weights, accuracy in percent.
 
     Logs `train/loss`, and for every split that is evaluated `SPLIT/accuracy` and `SPLIT/loss`, as
@@ -25,34 +24,13 @@ class TimeSeriesModule(BenchmarkModule):
         classes: number of classes.
     """
 
-    loss_sum: Tensor
-
     def __init__(self, net: nn.Module, recipe: RecipeConfig, classes: int) -> None:
         super().__init__(net, recipe)
         self.val_score = SplitScore(classes)
         self.test_score = SplitScore(classes)
-        self.register_buffer("loss_sum", torch.zeros(()), persistent=False)
-        self.num_seen = 0
-
-    def on_train_epoch_start(self) -> None:
-        self.loss_sum.zero_()
-        self.num_seen = 0
 
     def loss(self, batch: Batch) -> Tensor:
         return F.cross_entropy(self.net(batch.series, batch.lengths), batch.labels)
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(batch)
-        if self.counts:
-            self.loss_sum += loss.detach() * len(batch.labels)
-            self.num_seen += len(batch.labels)
-        if self.trainer.is_last_batch:
-            # Here and not at the epoch's end: callbacks that read it then come before the module.
-            mean = self.loss_sum / self.num_seen
-            if self.devices > 1:
-                mean = self.over_devices(self.loss_sum) / self.over_devices(self.num_seen)
-            self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
-        return loss
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self._score(batch)

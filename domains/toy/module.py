@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domains.base import BenchmarkModule
 from domains.contract import RecipeConfig
 from domains.toy.data import Batch
 from domains.toy.model import ToyTransformer
 from domains.toy.outcomes import READINGS, readings
+from domains.training_loss import MeanLossModule
 
 
-class ToyModule(BenchmarkModule):
+class ToyModule(MeanLossModule):
     """Cross-entropy; accuracies in percent and readings of the attention.
 
     Logs once an epoch `train/loss`, the mean over the samples as they were trained on;
@@ -29,12 +29,9 @@ class ToyModule(BenchmarkModule):
     """
 
     net: ToyTransformer
-    loss_sum: Tensor
 
     def __init__(self, net: ToyTransformer, recipe: RecipeConfig) -> None:
         super().__init__(net, recipe)
-        self.register_buffer("loss_sum", torch.zeros(()), persistent=False)
-        self.num_seen = 0
         self.scores = Scores()
         self.initial: dict[str, float] = {}
 
@@ -52,23 +49,9 @@ class ToyModule(BenchmarkModule):
             self.initial = {f"initial/{name}": value for name, value in scores.means().items()}
 
     def on_train_epoch_start(self) -> None:
-        self.loss_sum.zero_()
-        self.num_seen = 0
+        super().on_train_epoch_start()
         for name in READINGS:  # Lightning would repeat them in every epoch
             self.trainer.callback_metrics.pop(f"initial/{name}", None)
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(batch)
-        if self.counts:
-            self.loss_sum += loss.detach() * len(batch.labels)
-            self.num_seen += len(batch.labels)
-        if self.trainer.is_last_batch:
-            # Here and not at the epoch's end: callbacks that read it then come before the module.
-            mean = self.loss_sum / self.num_seen
-            if self.devices > 1:
-                mean = self.over_devices(self.loss_sum) / self.over_devices(self.num_seen)
-            self.log("train/loss", mean, on_step=False, on_epoch=True, batch_size=1)
-        return loss
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.scores.count(self.net, batch)

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from domains.common.samplers import Request
 from domains.contract import DataCorrupt, Phase
 from domains.graph.checks import check_graphs
 from domains.graph.config import DatasetConfig
-from domains.graph.data import GraphData, GraphSplit, Request, build
+from domains.graph.data import GraphData, GraphSplit, build
 from domains.graph.prepare import prepared
 from domains.graph.store import SPLITS
 from domains.graph.tiny import tiny_set

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from domains.common.samplers import NumberedBatches, Request, ShuffledBatches
 from domains.contract import OptimizerConfig
 from domains.pointcloud import data as data_module
 from domains.pointcloud.batch import AugmentedScene, Batch
@@ -19,7 +20,7 @@ from domains.pointcloud.config import (
     DatasetConfig,
     PointCloudRecipe,
 )
-from domains.pointcloud.data import PointCloudData, Request, Requests, build, known_sizes, tiny
+from domains.pointcloud.data import PointCloudData, build, known_sizes, tiny
 from domains.pointcloud.lidar import write_frame
 from domains.pointcloud.tiny import FRAMES
 
@@ -93,9 +94,8 @@ def test_batches_that_are_not_full_are_left_out_of_training(made):
 
 
 def test_published_steps_of_an_epoch():
-    from domains.common.samplers import ShuffledBatches
-
-    assert len(Requests(ShuffledBatches(28_130, 12, 0))) == 2344
+    order = NumberedBatches(ShuffledBatches(28_130, 12, 0, drop_last=True))
+    assert len(order) == 2344 == sum(len(request.indices) == 12 for request in order)
 
 
 def test_every_frame_is_evaluated_once(made):
@@ -113,11 +113,11 @@ def test_frames_come_in_another_order_every_epoch_and_seed(made):
     orders = []
     for number in range(4):
         requests.set_epoch(number)
-        orders.append([request.frames.tolist() for request in requests])
+        orders.append([request.indices.tolist() for request in requests])
     assert len({str(order) for order in orders}) > 1
     made.seed = 1
     other = build(made).train_dataloader().sampler
-    assert [r.frames.tolist() for r in other] != orders[0]
+    assert [r.indices.tolist() for r in other] != orders[0]
 
 
 def test_the_same_seed_and_epoch_give_the_same_batches(made):
