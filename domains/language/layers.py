@@ -19,6 +19,9 @@ from domains.language.config import ModelConfig
 INIT_SD = 0.02
 """Of all weights, and of the LayerNorms' about 1; biases start at 0."""
 
+HIDDEN_AT_ONCE = 2**21
+"""Numbers of the wide layer that a CPU holds at a time where no gradients are needed: 8 MB."""
+
 
 class Projections(nn.Module):
     """Maps to queries, keys, values and back, without biases, around a causal attention core.
@@ -107,8 +110,19 @@ class PostNorm(nn.Module):
     def forward(self, x_bld: Tensor, attended_bld: Tensor) -> Tensor:
         """(B, L, D)."""
         x_bld = self.norm1(x_bld + self.dropout(attended_bld))
-        hidden = self.dropout(F.relu(self.expand(x_bld)))
-        out: Tensor = self.norm2(x_bld + self.dropout(self.contract(hidden)))
+        out: Tensor = self.norm2(x_bld + self.dropout(self._feed_forward(x_bld)))
+        return out
+
+    def _feed_forward(self, x_bld: Tensor) -> Tensor:
+        if self.training or torch.is_grad_enabled() or x_bld.device.type != "cpu":
+            return self._of_tokens(x_bld)
+        # The wide layer of a big batch does not fit into a core's cache.
+        tokens = x_bld.flatten(0, -2)
+        parts = tokens.split(max(1, HIDDEN_AT_ONCE // self.expand.out_features))
+        return torch.cat([self._of_tokens(part) for part in parts]).view_as(x_bld)
+
+    def _of_tokens(self, x: Tensor) -> Tensor:
+        out: Tensor = self.contract(self.dropout(F.relu(self.expand(x), inplace=True)))
         return out
 
 

@@ -172,6 +172,18 @@ def test_a_case_is_compared_in_time_and_memory() -> None:
     assert "tokens" not in output.cells(row)[1]
 
 
+def test_both_sides_are_built_anew_for_every_round_and_first_in_turns() -> None:
+    built: list[str] = []
+
+    def side(name: str) -> Callable[[], Callable[[], object]]:
+        return lambda: built.append(name) or int  # type: ignore[func-returns-value]
+
+    case = SpeedCase("g", "n", side("baseline"), side("candidate"), against="", memory=False)
+    row = compare(case, device="cpu", effort=Effort(0.0, min_pairs=7, sample_seconds=0, rounds=3))
+    assert built == ["baseline", "candidate", "candidate", "baseline", "baseline", "candidate"]
+    assert row.samples == 9
+
+
 def test_tokens_a_second_stand_beside_the_seconds() -> None:
     case = SpeedCase("g", "n", lambda: int, lambda: int, against="", memory=False, tokens=1024)
     row = compare(case, device="cpu", effort=Effort(seconds=0, min_pairs=3, sample_seconds=0))

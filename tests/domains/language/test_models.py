@@ -19,6 +19,7 @@ from attention import (
     telemetry,
 )
 from attention.tags import tag_of
+from domains.language import layers
 from domains.language.config import ModelConfig
 from domains.language.interface import LanguageModel
 from domains.language.transformer import Transformer
@@ -177,6 +178,20 @@ def test_the_last_position_alone_computes_no_other_in_the_last_layer() -> None:
     net.softmax.register_forward_hook(lambda _, args, out: rows.append(len(out)))
     net.log_likelihood(tokens(1, 6), tokens(1, 6), last_only=True)
     assert rows == [7, 7, 1, 1]
+
+
+@pytest.mark.parametrize("numbers", [1, 50])
+def test_the_feed_forward_maps_in_parts_are_those_of_all_tokens(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = network(config()).eval()
+    sequence = tokens(3, 6)
+    whole, _ = net.log_likelihood(sequence, sequence)
+    monkeypatch.setattr(layers, "HIDDEN_AT_ONCE", numbers)
+    with LargestTensor() as seen, torch.no_grad():
+        parts, _ = net.log_likelihood(sequence, sequence)
+    torch.testing.assert_close(parts, whole, **EXACT)
+    assert seen.numbers < 3 * 7 * config().feedforward
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
