@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from attention import AttentionFactory, LayerState
 from attention.variant import Projections
-from domains.common.dropout import Dropout
+from domains.common.dropout import Dropout, DropPath
 
 INIT_SD = 0.02
 """Of linear weights, tokens and positions, cut off at two units as in timm."""
@@ -126,27 +126,6 @@ class LayerScale(nn.Module):
     def forward(self, x_bnd: Tensor) -> Tensor:
         """(B, N, D) to (B, N, D)."""
         return x_bnd * self.gamma
-
-
-class DropPath(nn.Module):
-    """Stochastic depth: while training, drops what a layer adds, a picture at a time.
-
-    What stays is scaled up, so that the mean does (Huang et al. 2016, arXiv 1603.09382).
-    """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x_bnd: Tensor) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
-        if not self.training or self.rate == 0.0:
-            return x_bnd
-        keep = 1.0 - self.rate
-        return x_bnd * x_bnd.new_empty(len(x_bnd), 1, 1).bernoulli_(keep).div_(keep)
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"
 
 
 class Block(nn.Module):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from attention import AttentionFactory, LayerState
 from attention.variant import NEEDS_INPUT, NEEDS_STATE, Projections, Variant
+from domains.common.dropout import DropPath
 from domains.pointcloud.sparse_conv import SubmanifoldConv3d
 from domains.pointcloud.stage import Stage
 
@@ -200,28 +201,6 @@ class RelativePositions(nn.Module):
         tables = self.table.unflatten(0, (3, -1))
         looked_up = [F.embedding(rows[..., axis], tables[axis]) for axis in range(3)]
         return (looked_up[0] + looked_up[1] + looked_up[2]).permute(0, 3, 1, 2)
-
-
-class DropPath(nn.Module):
-    """Leaves a branch out for each point by itself, at `rate`, and scales the others up.
-
-    The features of all scenes lie end to end, so that the published code, which drops rows, drops
-    points and not scenes.
-    """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C)."""
-        if not self.training or self.rate == 0.0:
-            return x
-        kept = x.new_empty(len(x), 1).bernoulli_(1.0 - self.rate)
-        return x * kept.div_(1.0 - self.rate)
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"
 
 
 class Context(nn.Module):

@@ -8,7 +8,8 @@ from torch import nn
 
 from attention import AttentionFactory, registry
 from attention.tags import tag_of
-from domains.common.vit import BlockSizes, DropPath, VisionTransformer
+from domains.common.dropout import DropPath
+from domains.common.vit import BlockSizes, VisionTransformer
 from domains.segmentation.config import ModelConfig
 from domains.segmentation.decoders import decoder
 
