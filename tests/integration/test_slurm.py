@@ -131,9 +131,15 @@ def scancel(*options: str) -> Callable[[Run, str], None]:
     """Tell SLURM to signal a job, or to cancel it."""
 
     def act(run: Run, number: str) -> None:
-        # Not checked: it fails if the job is just ending, and at times although it has succeeded.
-        subprocess.run(["scancel", *options, number], capture_output=True, check=False)
-        wait_for("the run to stop", lambda: run.status()["state"] != "running")
+        # Not waited for: told that the job is just ending, it tries again for a minute, in which
+        # all other runs end, or the job's next start would be struck.
+        with subprocess.Popen(
+            ["scancel", *options, number], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as asking:
+            try:
+                wait_for("the run to stop", lambda: run.status()["state"] != "running")
+            finally:
+                asking.kill()
 
     return act
 
