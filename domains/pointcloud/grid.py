@@ -29,7 +29,7 @@ def cells(coord: Tensor, size: float) -> Tensor:
     Raises:
         ValueError: the cloud is more than `LIMIT` cells wide.
     """
-    # In double precision: in single, points 100 m away move between cells of 5 cm.
+    # In double precision: a quotient in single may be rounded up over the border of a cell.
     cell = torch.floor(coord.double() / size).long()
     cell = cell - cell.amin(0)
     if (widest := int(cell.max())) >= LIMIT:

@@ -46,10 +46,12 @@ def test_negative_coordinates_are_rounded_down():
     assert grid.cells(coord, 0.05)[:, 0].tolist() == [0, 1]
 
 
-def test_points_far_away_keep_their_cells():
-    """In single precision 102.35 / 0.05 is rounded up to 2047."""
-    coord = torch.tensor([[102.35 - 1e-5, 0.0, 0.0], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("x", [0.35, 104.95])
+def test_points_just_below_a_border_keep_their_cells(x):
+    """The nearest float32 lies below the border, but its quotient in single precision does not."""
+    coord = torch.tensor([[x, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert grid.cells(coord, 0.05)[0, 0] == math.floor(coord[0, 0].item() / 0.05)
+    assert torch.floor(coord[0, 0] / 0.05) == grid.cells(coord, 0.05)[0, 0] + 1
 
 
 @pytest.mark.parametrize("number", [1, 2, 700])
