@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,22 +20,21 @@ from benchmarks.provenance import collect
 from benchmarks.speed import layers, output
 from benchmarks.speed.measure import (
     QUICK,
-    ActionFailedError,
     Effort,
     Row,
-    TimeLimit,
     compare,
     time_limit,
 )
 from benchmarks.suggest import unknown
 from domains import registry as domain_registry
-from domains.contract import SpeedCase
+from domains.speed_cases import ActionFailedError, SpeedCase, TimeLimit
 
 PARTS = ("layers", "domains", "engine")
 WIDTH = 120
 """Columns of the table where the output is no terminal."""
 
-KEYS = ("part", "domain", "attention", "device", "threads", "quick")
+KEYS = ("part", "domain", "attention", "device", "threads", "clock", "quick")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Options:
         device: `cpu` or a CUDA device.
         threads: CPU threads of torch, by default one: that is what a run gets from the launcher,
             and several threads measure who else is using the cores.
+        clock: `wall`, or `cpu` for the CPU time of the process, on a machine that others use.
         quick: small sizes and few samples, to see that everything works.
     """
 
@@ -56,6 +57,7 @@ class Options:
     variants: tuple[str, ...]
     device: str
     threads: int
+    clock: str
     quick: bool
 
 
@@ -82,6 +84,11 @@ def parse(arguments: Sequence[str]) -> Options:
     threads = given.get("threads", "1")
     if not threads.isdecimal() or int(threads) < 1:
         raise ValueError(f"threads={threads}: a number of at least 1 is needed")
+    clock = given.get("clock", "wall")
+    if clock not in CLOCKS:
+        raise ValueError(f"clock={clock}: allowed are {', '.join(CLOCKS)}")
+    if clock == "cpu" and device != "cpu":
+        raise ValueError(f"clock=cpu: does not see the work of device={device}; use clock=wall")
     quick = given.get("quick", "false")
     if quick not in ("true", "false"):
         raise ValueError(f"quick={quick}: allowed are true, false")
@@ -91,6 +98,7 @@ def parse(arguments: Sequence[str]) -> Options:
         variants=_chosen("attention", given.get("attention"), attention_registry.names()),
         device=device,
         threads=int(threads),
+        clock=clock,
         quick=quick == "true",
     )
 
@@ -125,13 +133,14 @@ def cases(options: Options) -> Iterator[SpeedCase | TimeLimit]:
 def measure(
     found: Iterable[SpeedCase | TimeLimit], options: Options, console: Console
 ) -> tuple[list[Row], list[str]]:
-    """Measure one case after the other, saying which one is under way.
+    """Measure one case after the other, saying which one is under way, and what came out.
 
     Returns:
         The rows, and what went wrong in cases that have none.
     """
-    effort = QUICK if options.quick else Effort()
-    rows, failures = [], []
+    effort = replace(QUICK if options.quick else Effort(), clock=CLOCKS[options.clock])
+    rows: list[Row] = []
+    failures = []
     with console.status("speed") as status:
         for case in found:
             status.update(f"{case.group}: {case.name}")
@@ -142,6 +151,8 @@ def measure(
                     rows.append(compare(case, device=options.device, effort=effort))
             except ActionFailedError as error:
                 failures.append(f"{case.name}: {error}")
+            else:
+                console.print(output.line(rows[-1]), highlight=False)
     return rows, failures
 
 
@@ -177,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         torch.set_num_threads(threads_before)
     provenance = collect(device=options.device, threads=options.threads)
-    machine = summary(provenance)
+    machine = summary(provenance) | {"clock": options.clock}
     output.show(rows, console)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     written = output.write(rows, machine, provenance, results_dir() / "speed" / stamp)

@@ -16,11 +16,11 @@ from benchmarks.config import default_domain
 from benchmarks.fit import PhaseFit
 from benchmarks.plan import Planned, expand, parse
 from benchmarks.speed import stores
-from benchmarks.speed.measure import TimeLimit
 from benchmarks.store import Store
 from domains.base import BenchmarkData, BenchmarkModule, build_optimizer
 from domains.common.schedules import schedule_factor
-from domains.contract import Phase, RecipeConfig, Selection, SpeedCase
+from domains.contract import Phase, RecipeConfig, Selection
+from domains.speed_cases import SpeedCase, TimeLimit
 
 GROUP = "the engine"
 BATCH, TOKENS, CHANNELS, WIDTH, LAYERS, CLASSES = 16, 30, 12, 128, 3, 9

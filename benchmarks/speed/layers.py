@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attention import LayerState, MultiHeadAttention, after_step, registry
 from attention.steps import needs_steps
 from attention.variant import NEEDS_STATE
-from domains.contract import SpeedCase
+from domains.speed_cases import SpeedCase
 
 LENGTHS = (128, 512, 2048)
 LONG = 512

@@ -17,7 +17,7 @@ from benchmarks.speed.measure import Row
 SCHEMA = 1
 COLUMNS = ("case", "ours", "reference", "time", "quartiles", "memory", "target", "reached")
 LEGEND = (
-    "time and memory: ours / reference, median and quartiles of pairs measured in turns; "
+    "time and memory: ours / reference (ours), median and quartiles of pairs measured in turns; "
     "target: time / memory, or seconds"
 )
 
@@ -45,7 +45,7 @@ def cells(row: Row) -> tuple[str, ...]:
         "" if row.baseline_seconds is None else duration(row.baseline_seconds.median),
         "" if ratio is None else f"{ratio.median:.3f}",
         "" if ratio is None else f"{ratio.low:.3f}–{ratio.high:.3f}",
-        "" if memory is None else f"{memory:.3f}",
+        "" if memory is None or row.memory is None else f"{memory:.3f} ({size(row.memory)})",
         target,
         {True: "yes", False: "no", None: ""}[row.reached],
     )
@@ -56,6 +56,20 @@ def duration(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
+
+
+def size(count: int) -> str:
+    """Bytes with their unit, three digits."""
+    if count >= 1e9:
+        return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
+
+
+def line(row: Row) -> str:
+    """A row in short, for the time until its table is printed."""
+    time = duration(row.seconds.median)
+    compared = "" if row.ratio is None else f", {row.ratio.median:.3f} of {row.against}"
+    return f"{row.group}: {row.name}: {time}{compared} (n = {row.samples})"
 
 
 def title(group: str, against: str) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.config import RunConfig, default_domain
 from benchmarks.plan import expand, parse
-from benchmarks.speed.measure import ActionFailedError, TimeLimit
 from benchmarks.store import RunKey, Store
+from domains.speed_cases import ActionFailedError, TimeLimit
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "commands"

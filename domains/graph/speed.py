@@ -22,12 +22,13 @@ from torch_geometric.utils import scatter, to_dense_batch
 
 from attention import AttentionFactory
 from domains.base import build_optimizer
-from domains.contract import OptimizerConfig, SpeedCase
+from domains.contract import OptimizerConfig
 from domains.graph.config import DatasetConfig, ModelConfig
 from domains.graph.edges import sorted_membership
 from domains.graph.model import GPSModel
 from domains.graph.module import task_loss
 from domains.graph.molecules import ATOM_TYPES, BOND_TYPES
+from domains.speed_cases import SpeedCase
 
 GROUP = "graphs: a training step"
 OPTIMIZER = OptimizerConfig(name="adamw", lr=1e-3)

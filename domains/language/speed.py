@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attention import AttentionFactory
-from domains.contract import SpeedCase
 from domains.language.config import ModelConfig
 from domains.language.evaluate import WINDOWS_AT_ONCE, sliding
 from domains.language.interface import LanguageModel
 from domains.language.layers import sinusoid
 from domains.language.transformer import Transformer
+from domains.speed_cases import SpeedCase
 
 GROUP = "language: forward and backward"
 BATCH, LENGTH = 4, 256

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from attention import AttentionFactory
-from domains.contract import SpeedCase
 from domains.pointcloud.attention_blocks import Block, PatchAttention, Values
 from domains.pointcloud.batch import Batch
 from domains.pointcloud.config import CLASSES, AugmentConfig, ModelConfig
@@ -24,13 +23,17 @@ from domains.pointcloud.lovasz import cross_entropy, lovasz_softmax
 from domains.pointcloud.model import PointTransformerV3
 from domains.pointcloud.pooling import coarser
 from domains.pointcloud.scenes import collate, read, thin
+from domains.pointcloud.serialization import encode, ranks
 from domains.pointcloud.sparse_conv import Voxels
 from domains.pointcloud.stage import Stage
 from domains.pointcloud.tiny import MadeFrame, made_frame
 from domains.pointcloud.transforms import augment
+from domains.speed_cases import SpeedCase, TimeLimit
 
 GROUP = "point clouds: a training step on one frame"
 SHARES = "point clouds: parts of that step (the ratio is the share)"
+PREPARATION = "point clouds: before a step, on one core"
+POINTS, FRAMES = 100_000, 10
 FIRINGS = 1085
 QUICK_FIRINGS = 60
 GRID = 0.05
@@ -41,7 +44,7 @@ QUICK = replace(FULL, encoder_channels=[16, 32, 64, 64, 64], encoder_heads=[1, 2
 Step = Callable[[], object]
 
 
-def cases(*, device: str, quick: bool) -> Iterator[SpeedCase]:
+def cases(*, device: str, quick: bool) -> Iterator[SpeedCase | TimeLimit]:
     """QUEST against standard, our attention against stored scores, and the parts of a step."""
     model = QUICK if quick else FULL
     frame = made_frame("speed", QUICK_FIRINGS if quick else FIRINGS)
@@ -79,13 +82,16 @@ def cases(*, device: str, quick: bool) -> Iterator[SpeedCase]:
             against="the whole step",
             memory=False,
         )
-    yield SpeedCase(
-        group=SHARES,
-        name="loading a frame (beside the step, not in it)",
-        baseline=partial(step, "standard"),
-        candidate=partial(_loading, frame),
-        against="the whole step",
-        memory=False,
+    yield TimeLimit(
+        group=PREPARATION,
+        name=f"places of {POINTS:,} points on four curves",
+        prepare=_places,
+        limit=0.15,
+    )
+    yield TimeLimit(
+        group=PREPARATION,
+        name=f"loading {FRAMES} frames: reading, augmentation, grid",
+        prepare=partial(_loading, frame),
     )
 
 
@@ -218,13 +224,21 @@ def _random(layer: nn.Linear, stage: Stage, device: str) -> Tensor:
     return torch.randn(len(stage), layer.in_features, device=device, requires_grad=True)
 
 
-def _loading(frame: MadeFrame) -> Step:
-    """Reading, augmenting and thinning, from the memory that holds the files."""
+def _places() -> Step:
+    generator = torch.Generator().manual_seed(0)
+    grid = torch.randint(2048, (POINTS, 3), generator=generator)
+    batch = torch.zeros(POINTS, dtype=torch.long)
+    return lambda: ranks(encode(grid, batch, FULL.orders)[0])
 
-    def step() -> Batch:
+
+def _loading(frame: MadeFrame) -> Step:
+    """From the memory that holds the files."""
+
+    def step() -> None:
         generator = torch.Generator().manual_seed(0)
-        points = read(frame)
-        points = points._replace(coord=augment(points.coord, AugmentConfig(), generator))
-        return collate([thin(points, GRID, generator)], "train")
+        for _ in range(FRAMES):
+            points = read(frame)
+            points = points._replace(coord=augment(points.coord, AugmentConfig(), generator))
+            collate([thin(points, GRID, generator)], "train")
 
     return step

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attention import AttentionFactory
-from domains.contract import SpeedCase
 from domains.segmentation.batch import IGNORED
 from domains.segmentation.config import ModelConfig, SegmentationRecipe
+from domains.segmentation.images import read_image, read_indices
 from domains.segmentation.loss import pixel_cross_entropy
 from domains.segmentation.model import Segmenter, upsample
 from domains.segmentation.transforms import Draws, crop_box, resized_image, training_crop
+from domains.speed_cases import SpeedCase, TimeLimit
 
 GROUP = "segmentation: forward and backward"
 LOADER = "segmentation: training crops"
-CLASSES, CROP, CROPS = 150, 512, 8
+CLASSES, CROP, CROPS, FILES = 150, 512, 8, 64
 QUICK_CROP = 64
 TINY = ModelConfig()
 QUICK = replace(TINY, layers=2)
 
 
-def cases(*, device: str, quick: bool) -> Iterator[SpeedCase]:
+def cases(*, device: str, quick: bool) -> Iterator[SpeedCase | TimeLimit]:
     """QUEST against standard attention, and ours against the reference implementation."""
     model, crop = (QUICK, QUICK_CROP) if quick else (TINY, CROP)
     size = f"{'2 layers of ' if quick else ''}Segmenter-Ti, 1 x 3 x {crop} x {crop}"
@@ -81,6 +85,11 @@ def cases(*, device: str, quick: bool) -> Iterator[SpeedCase]:
         against="the whole picture resized, then cut",
         memory=False,
     )
+    yield TimeLimit(
+        group=LOADER,
+        name=f"{FILES} pairs of files read and cropped in one process",
+        prepare=lambda: _loading(crop),
+    )
 
 
 def _batch(crop: int, device: str) -> tuple[Tensor, Tensor]:
@@ -118,12 +127,34 @@ def _loss_step(patch: int, crop: int, device: str, *, fused: bool) -> Callable[[
 
 def _crops(crop: int, make: Callable[..., object]) -> Callable[[], object]:
     """Crops of a picture of ADE20K's usual size, with other random numbers each."""
-    recipe = SegmentationRecipe(name="speed", max_epochs=1, batch_size=CROPS, crop=crop)
-    generator = np.random.default_rng(0)
+    recipe, generator = _recipe(crop), np.random.default_rng(0)
     image = generator.integers(0, 256, (512, 683, 3), dtype=np.uint8)
     labels = generator.integers(0, CLASSES, (512, 683), dtype=np.uint8)
     draws = [Draws.of(generator, recipe) for _ in range(CROPS)]
     return lambda: [make(image, labels, recipe, crop, drawn) for drawn in draws]
+
+
+def _recipe(crop: int) -> SegmentationRecipe:
+    return SegmentationRecipe(name="speed", max_epochs=1, batch_size=CROPS, crop=crop)
+
+
+def _loading(crop: int) -> Callable[[], object]:
+    """What a process of the loader does, with a smooth picture of ADE20K's usual size."""
+    recipe, generator = _recipe(crop), np.random.default_rng(0)
+    coarse = Image.fromarray(generator.integers(0, 256, (16, 22, 3), dtype=np.uint8))
+    regions = Image.fromarray(generator.integers(0, CLASSES, (16, 22), dtype=np.uint8))
+    draws = [Draws.of(generator, recipe) for _ in range(FILES)]
+
+    def load() -> None:
+        with TemporaryDirectory() as folder:
+            picture, mask = Path(folder, "picture.jpg"), Path(folder, "mask.png")
+            coarse.resize((683, 512), Image.Resampling.BICUBIC).save(picture)
+            regions.resize((683, 512), Image.Resampling.NEAREST).save(mask)
+            for drawn in draws:
+                labels = read_indices(mask)
+                training_crop(read_image(picture), labels, recipe, crop, drawn)
+
+    return load
 
 
 def _cut_afterwards(

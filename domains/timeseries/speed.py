@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from attention import AttentionFactory
 from domains.base import build_optimizer
-from domains.contract import OptimizerConfig, SpeedCase
+from domains.contract import OptimizerConfig
+from domains.speed_cases import SpeedCase
 from domains.timeseries.config import ModelConfig
 from domains.timeseries.model import TimeSeriesTransformer, sine_positions
 

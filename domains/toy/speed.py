@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from attention import AttentionFactory
 from domains.base import build_optimizer
-from domains.contract import OptimizerConfig, SpeedCase
+from domains.contract import OptimizerConfig
+from domains.speed_cases import SpeedCase
 from domains.toy.config import ModelConfig
 from domains.toy.generator import CLASSES, WIDTH
 from domains.toy.model import ToyTransformer

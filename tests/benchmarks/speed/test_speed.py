@@ -17,18 +17,17 @@ from benchmarks.config import default_domain
 from benchmarks.plan import expand, parse, pending
 from benchmarks.speed import cli, engine, layers, output, stores
 from benchmarks.speed.measure import (
-    ActionFailedError,
     Effort,
     Row,
     Spread,
-    TimeLimit,
     compare,
     pairs_of_times,
     peak_memory,
     time_limit,
 )
 from benchmarks.store import Store
-from domains.contract import PhaseResult, SpeedCase
+from domains.contract import PhaseResult
+from domains.speed_cases import ActionFailedError, SpeedCase, TimeLimit
 
 EFFORT = Effort(seconds=0.0, min_pairs=31, sample_seconds=0.002)
 MEGABYTE = 2**20
@@ -184,6 +183,25 @@ def test_both_sides_are_built_anew_for_every_round_and_first_in_turns() -> None:
     assert row.samples == 9
 
 
+def test_a_case_of_slow_steps_ends_early() -> None:
+    built: list[float | None] = []
+
+    def side(target: float | None) -> Callable[[], Callable[[], object]]:
+        return lambda: built.append(target) or int  # type: ignore[func-returns-value]
+
+    for target, rounds in ((1.03, 2), (None, 1)):
+        case = SpeedCase("g", "n", side(target), side(target), "", target, memory=False)
+        row = compare(case, device="cpu", effort=Effort(min_pairs=12, most_seconds=0.0))
+        assert row.samples == rounds
+        assert built.count(target) == 2 * rounds
+
+
+def test_cpu_time_leaves_out_what_only_waits() -> None:
+    effort = replace(EFFORT, min_pairs=3, sample_seconds=0.0, clock=cli.CLOCKS["cpu"])
+    (waiting, _), *_ = pairs_of_times(sleep(0.05), sleep(0.05), device="cpu", effort=effort)
+    assert waiting < 0.01
+
+
 def test_tokens_a_second_stand_beside_the_seconds() -> None:
     case = SpeedCase("g", "n", lambda: int, lambda: int, against="", memory=False, tokens=1024)
     row = compare(case, device="cpu", effort=Effort(seconds=0, min_pairs=3, sample_seconds=0))
@@ -200,6 +218,7 @@ def test_tokens_a_second_stand_beside_the_seconds() -> None:
         ("quick=yes", "allowed are true, false"),
         ("threads=0", "at least 1"),
         ("device=gpu", "cpu, cuda"),
+        ("clock=sun", "allowed are wall, cpu"),
         ("quick", "write quick=VALUE"),
     ],
 )
