@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:  # the contract reads the names of the schedules from here
-    from domains.contract import ScheduleConfig
+
+class Settings(Protocol):
+    """What a schedule needs to know: see :class:`domains.contract.ScheduleConfig`."""
+
+    name: str
+    warmup: int
+    final: float
 
 
 def _constant(progress: float) -> float:
@@ -62,12 +67,12 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def schedule_factor(config: ScheduleConfig, unit: int, total: int) -> float:
+def schedule_factor(config: Settings, unit: int, total: int) -> float:
     """Factor on the base learning rate.
 
     Args:
         config: shape, warm-up and final factor.
-        unit: optimizer steps or epochs (`config.interval`) that are over, from 0.
+        unit: optimizer steps or epochs, as `interval` says, that are over, from 0.
         total: length of the whole fit in the same unit.
 
     Raises:
