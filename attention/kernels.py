@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from . import flexible
 from .compiling import not_compiled
 from .mapped import MappedAttention
 from .maps import add_mask, lowest_of, mapped_weights, probabilities_of
@@ -53,6 +54,8 @@ def attend(prepared: Prepared, call: Call, dropout: float = 0.0) -> Tensor:
         )
     if q.shape[:-1].numel() * k.shape[-2] <= STORED_SCORES_LIMIT:
         return _attend_storing(prepared, call, dropout)
+    if flexible.fits(prepared, call, dropout):
+        return flexible.attend(prepared, call)
     out: Tensor = _attend_recomputing(prepared, call, dropout)
     return out
 

@@ -58,7 +58,7 @@ USES = re.findall(
 )
 
 
-@pytest.mark.parametrize("example", USES, ids=["torch", "pyg", "hf", "suite", "own"])
+@pytest.mark.parametrize("example", USES, ids=["torch", "pyg", "hf", "vit", "own"])
 def test_the_examples_of_use_in_other_models_run(
     example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from .. import registry
 from ..variant import NEEDS_STEPS, UnsupportedError
-from . import cores, fused, huggingface, multihead
+from . import cores, fused, huggingface, multihead, serialized
 from .classes import Exchanged
 from .looks import reason_of, unknown
 from .report import ROOT, Left, Replaced, SwapReport
@@ -18,7 +18,7 @@ from .site import OWN, Choice, Place, Site, Stack
 
 Where = Callable[[str, nn.Module], bool]
 
-FINDERS = (multihead.find, fused.find, cores.find)
+FINDERS = (multihead.find, fused.find, serialized.find, cores.find)
 """The kinds of attention that are known."""
 
 
@@ -36,9 +36,9 @@ def swap(
 
     Known are `nn.MultiheadAttention` wherever it stands (in `nn.TransformerEncoder` and
     `nn.TransformerDecoder`, PyG's `GPSConv`, the vision transformers of mmsegmentation),
-    attentions of timm's form, those of `transformers`, and the layers of this package. The modules
-    stay where they are, with their parameters under their names: a state dict loads into the
-    swapped model and back.
+    attentions of timm's form, the serialized one of Point Transformer V3, those of `transformers`,
+    and the layers of this package. The modules stay where they are, with their parameters under
+    their names: a state dict loads into the swapped model and back.
 
     Swap before a model is wrapped by DistributedDataParallel and before its optimizer is made: a
     variant may bring parameters.
@@ -213,9 +213,9 @@ def _nothing_found(model: nn.Module, left: Sequence[Left], outside: Sequence[Lef
         message += f"; where= leaves out all {len(outside)}"
     else:
         message += (
-            "; known are nn.MultiheadAttention and what is built of it, timm's form, models of "
-            "transformers, and AttentionCore, which a module of one's own can call instead of "
-            "scaled_dot_product_attention"
+            "; known are nn.MultiheadAttention and what is built of it, timm's form, Pointcept's "
+            "serialized attention, models of transformers, and AttentionCore, which a module of "
+            "one's own can call instead of scaled_dot_product_attention"
         )
     return message
 

@@ -29,6 +29,12 @@ def exchanged_class(mixin: type[Exchanged], original: type[nn.Module]) -> type[n
     return _classes[key]
 
 
+def original_of(module: Exchanged) -> type[nn.Module]:
+    """The class that a module had before its attention was exchanged."""
+    _, original = type(module).__bases__
+    return original
+
+
 def _rebuild(mixin: type[Exchanged], original: type[nn.Module]) -> nn.Module:
     cls = exchanged_class(mixin, original)
     return cls.__new__(cls)

@@ -8,18 +8,15 @@ it gives what these parts give as attention, for an input made up when a model i
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from ..core import AttentionCore
-from ..variant import Projections
-from .classes import Exchanged, exchanged_class
+from .classes import exchanged_class
 from .masks import hidden_as_bias
+from .projected import Projected
 from .site import Choice, CoreSite, Place, Site, Stack
 
 PARTS = {"qkv", "q_norm", "k_norm", "attn_drop", "norm", "proj", "proj_drop"}
@@ -27,17 +24,12 @@ ARGUMENTS = ("x", "attn_mask", "is_causal")
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-class SwappedFused(Exchanged):
+class SwappedFused(Projected):
     """Such an attention with a variant inside."""
 
-    core: AttentionCore
     stack: Stack | None
     causal_refusal: str | None
     keeps_own: bool
-
-    num_heads: int
-    qkv: nn.Linear
-    proj: nn.Linear
 
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -51,12 +43,13 @@ class SwappedFused(Exchanged):
         """
         if (attn_mask is not None or is_causal) and self.causal_refusal is not None:
             raise ValueError(f"a mask may hide keys that come later: {self.causal_refusal}")
-        q, k, v = self._queries_keys_values(x)
+        q, k, v = (
+            each.view(*each.shape[:2], self.num_heads, -1).transpose(1, 2)
+            for each in self.project_in(x).chunk(3, -1)
+        )
         if self.keeps_own:
             q, k = _part(self, "q_norm")(q), _part(self, "k_norm")(k)
-        own_scale = float(getattr(self, "scale", q.shape[-1] ** -0.5)) * math.sqrt(q.shape[-1])
-        if not math.isclose(own_scale, 1.0):
-            q = q * own_scale
+        q = self.with_own_scale(q)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = hidden_as_bias(~attn_mask, q.dtype)
         state = None
@@ -64,44 +57,8 @@ class SwappedFused(Exchanged):
             state = self.stack.state(self.core.context.layer, self.core.context.num_layers)
         out = self.core(q, k, v, bias=attn_mask, state=state, x=x, causal=is_causal)
         out = _part(self, "norm")(out.transpose(1, 2).flatten(2))
-        if self.core.changes_weights:
-            weight = self.core.variant.reparametrize("out", self.proj.weight)
-            out = functional.linear(out, weight, self.proj.bias)
-        else:
-            out = self.proj(out)
-        result: Tensor = _part(self, "proj_drop")(out)
+        result: Tensor = _part(self, "proj_drop")(self.project_out(out))
         return result
-
-    def projections(self) -> Projections:
-        """Weight and bias of each projection, as views of the fused one."""
-        weights = self.qkv.weight.chunk(3)
-        bias: tuple[Tensor | None, ...] = (None,) * 3
-        if self.qkv.bias is not None:
-            bias = self.qkv.bias.chunk(3)
-        found = dict(zip("qkv", zip(weights, bias, strict=True), strict=True))
-        return {**found, "out": (self.proj.weight, self.proj.bias)}
-
-    def parameter_tags(self) -> dict[str, str]:
-        """Tag of each own parameter, see :mod:`attention.tags`."""
-        tags = {"qkv": "qkv", "proj": "ov", "q_norm": "scale", "k_norm": "scale"}
-        return {
-            name: tags[name.split(".")[0]]
-            for name, _ in self.named_parameters()
-            if name.split(".")[0] in tags
-        }
-
-    def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Each (B, H, N, D)."""
-        if self.core.changes_weights:
-            given = self.projections()
-            each = tuple(
-                functional.linear(x, self.core.variant.reparametrize(role, weight), bias)
-                for role, (weight, bias) in given.items()
-                if role != "out"
-            )
-        else:
-            each = self.qkv(x).chunk(3, -1)
-        return tuple(t.view(*t.shape[:2], self.num_heads, -1).transpose(1, 2) for t in each)
 
 
 class FusedSite(CoreSite):

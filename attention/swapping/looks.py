@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import nn
 
-NAME = re.compile(r"attention|attn", re.IGNORECASE)
+NAME = re.compile(r"(?i:attention|attn)|(?:MSA|MHA|MHSA)$")
 CALLS = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
 
 

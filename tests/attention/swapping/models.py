@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tests.attention.swapping.points import Cloud, SerializedAttention, points
+
 WIDTH, HEADS, TOKENS = 16, 2, 5
 
 
@@ -95,6 +97,11 @@ def gps() -> Case:
     return Case(model, lambda: model(x, edges, batch))
 
 
+def cloud(**kwargs: Any) -> Case:
+    model = shake(Cloud(**kwargs))
+    return Case(model, lambda: model(points()).feat)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "multihead": bare,
     "multihead, sequence first": lambda: bare(batch_first=False),
@@ -105,6 +112,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "decoder": decoder,
     "transformer": transformer,
     "gps": gps,
+    "points": cloud,
+    "points, relative positions": lambda: cloud(enable_rpe=True, qkv_bias=False),
 }
 
 
@@ -120,3 +129,6 @@ def scale_keys(model: nn.Module, factor: float) -> None:
                     module.in_proj_weight[width : 2 * width].mul_(factor)
                 if module.in_proj_bias is not None:
                     module.in_proj_bias[width : 2 * width].mul_(factor)
+            elif isinstance(module, SerializedAttention):
+                for parameter in module.qkv.parameters():
+                    parameter[module.channels : 2 * module.channels].mul_(factor)

@@ -270,9 +270,10 @@ def test_a_wrapper_of_mmcv_computes_no_weights(monkeypatch: pytest.MonkeyPatch) 
     assert not calls
 
 
-def test_a_model_of_timm() -> None:
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_patch16_224"])
+def test_a_model_of_timm(name: str) -> None:
     timm = pytest.importorskip("timm", reason="needs timm, which needs torchvision")
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3).eval()
+    model = timm.create_model(name, img_size=32, num_classes=3).eval()
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         expected = model(x)
@@ -281,15 +282,44 @@ def test_a_model_of_timm() -> None:
         torch.testing.assert_close(model(x), expected, atol=1e-5, rtol=1e-5)
         report.undo()
         assert torch.equal(model(x), expected)
+        swap(model, "quest")
+        expected = model(x)
+        for block in model.blocks:
+            for parameter in block.attn.qkv.parameters():
+                parameter[192:384].mul_(7.0)
+        torch.testing.assert_close(model(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_of_timm_with_normalised_queries_and_keys() -> None:
+    timm = pytest.importorskip("timm", reason="needs timm, which needs torchvision")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, qk_norm=True).eval()
+    x = torch.randn(2, 3, 32, 32)
+    with pytest.raises(UnsupportedError, match=r"normalised queries and keys \(q_norm, k_norm\)"):
+        swap(model, "quest")
+    with torch.no_grad():
+        expected = model(x)
+        swap(model, "standard", own="keep")
+        torch.testing.assert_close(model(x), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_of_mmsegmentation() -> None:
     mmseg = pytest.importorskip("mmseg.models", reason="needs the extra mmseg")
     model = mmseg.VisionTransformer(img_size=(32, 32), embed_dims=32, num_layers=2, num_heads=4)
-    model.eval()
+    shake(model)
     x = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         expected = model(x)[0]
         report = swap(model, "standard")
-        assert len(report.replaced) == 2
+        assert [each.name for each in report.replaced] == [
+            "layers.0.attn.attn",
+            "layers.1.attn.attn",
+        ]
+        torch.testing.assert_close(model(x)[0], expected, atol=1e-5, rtol=1e-5)
+        report.undo()
+        assert torch.equal(model(x)[0], expected)
+        swap(model, "quest")
+        expected = model(x)[0]
+        for layer in model.layers:
+            layer.attn.attn.in_proj_weight[32:64].mul_(7.0)
+            layer.attn.attn.in_proj_bias[32:64].mul_(7.0)
         torch.testing.assert_close(model(x)[0], expected, atol=1e-5, rtol=1e-5)

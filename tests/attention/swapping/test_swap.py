@@ -38,6 +38,13 @@ class Block(nn.Module):
         return functional.scaled_dot_product_attention(x, x, x)
 
 
+class WindowMSA(nn.Module):
+    """As Swin Transformer's is called in mmsegmentation, which computes it by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1) @ x
+
+
 def half_known() -> nn.ModuleDict:
     return nn.ModuleDict({"known": bare()[0], "own": OwnAttention()})
 
@@ -95,6 +102,7 @@ def test_layers_that_follow_one_another_are_counted_in_their_order() -> None:
         (nn.Linear(2, 2), "Linear has no attention that could be replaced; known are"),
         (OwnAttention(), "OwnAttention: unknown attention"),
         (Block(), "Block: unknown attention"),
+        (WindowMSA(), "WindowMSA: unknown attention"),
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
