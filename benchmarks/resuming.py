@@ -193,7 +193,7 @@ class ResumePoint(L.Callback):
         self._should_stop = should_stop
         self._saved = time.monotonic()
         self._inside: int | None = None  # batches trained, while a stop inside an epoch is saved
-        self._logged: dict[str, float] = {}  # before a validation that is made anew
+        self._logged: dict[str, torch.Tensor] = {}  # before a validation that is made anew
 
     # Stops
 
@@ -261,15 +261,17 @@ class ResumePoint(L.Callback):
         if self._inside is None:
             return
         assert isinstance(module, BenchmarkModule)
+        cpu = torch.device("cpu")
+        sums = move_data_to_device(module.epoch_sums(), cpu)
         checkpoint[_INSIDE] = {
             "batch": self._inside,
-            "sums": _of_all(trainer, move_data_to_device(module.epoch_sums(), torch.device("cpu"))),
+            "sums": _of_all(trainer, sums),
             "logged": {},
         }
         if trainer.validating:
             # What training has logged, which Lightning shows when the epoch ends.
             logged = trainer.fit_loop.epoch_loop._results.metrics(on_step=False)["callback"]
-            checkpoint[_INSIDE]["logged"] = {name: float(value) for name, value in logged.items()}
+            checkpoint[_INSIDE]["logged"] = move_data_to_device(logged, cpu)
             # The form in which Lightning knows an evaluation that was broken off; at its start.
             progress = checkpoint["loops"]["fit_loop"][_VALIDATION]
             progress["current"].update(ready=0, started=0, processed=0, completed=0)
@@ -286,7 +288,7 @@ class ResumePoint(L.Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, module: Module) -> None:
         for name, value in self._logged.items():
-            module.log(name, value, on_step=False, on_epoch=True, batch_size=1)
+            module.log(name, value.to(module.device), on_step=False, on_epoch=True, batch_size=1)
         self._logged = {}
 
 
