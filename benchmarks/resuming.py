@@ -157,7 +157,8 @@ class OwnSignals(L.Callback):
         self._put_back()
 
     def _put_back(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # elsewhere there are none
+        # Elsewhere than in the main thread Lightning sets none up, nor may anybody.
+        if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._answer)
 
 

@@ -304,11 +304,7 @@ class Run:
             return self.status()
 
     def check_claim(self) -> None:
-        """Make sure that the run is still this process's, if it ever was.
-
-        Raises:
-            ClaimLostError: the run was taken over.
-        """
+        """Raise `ClaimLostError` if this process has held the run and it was taken over."""
         # A claim once lost stays in force: whatever this object still tries to write is refused.
         if self._claim is not None and (self._claim.lost or not self._claim.released):
             self._claim.check()

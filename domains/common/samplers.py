@@ -106,10 +106,9 @@ class NumberedBatches(Sampler[Request]):
 
 
 class Remaining(Sampler[Drawn]):
-    """The batches of another sampler, but the first ones of one epoch.
+    """The batches of another sampler without the first ones of one epoch.
 
-    What every training loader reads: where it stands, a stopped run continues in the middle of an
-    epoch.
+    With it in its training loader, a domain's stopped runs continue in the middle of an epoch.
 
     Args:
         batches: as a function of the epoch, which its `set_epoch` chooses.
