@@ -17,7 +17,7 @@ from domains.common.samplers import Remaining, SequentialBatches
 from tests.benchmarks.test_runner import after, assert_equal, go, outcome, planned, start
 
 SHORT = ("budget.max_epochs=3", "recipe.batch_size=4", "trainer.checkpoint_every_s=0")
-IN_THE_THIRD_EPOCH = 27
+IN_THE_THIRD_EPOCH = 22
 
 
 def checkpoints(run: Run) -> list[str]:
