@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -16,14 +15,11 @@ from attention import telemetry
 from attention.recorder import Reading
 from benchmarks import distributed, hardware
 from benchmarks.config import RunConfig
-from benchmarks.files import replacing
 from benchmarks.sections import TelemetryConfig
 from benchmarks.store import Run, RunEnded
 from domains.base import BenchmarkModule
 from domains.common.seeds import derive
 from domains.contract import Phase, Selection
-
-_STEPS_BEFORE_ASKING = 10
 
 Trainer = L.Trainer
 Module = L.LightningModule
@@ -58,30 +54,6 @@ class WorldSize(L.Callback):
 
     def on_fit_start(self, trainer: Trainer, module: Module) -> None:
         distributed.check_world(self._devices)
-
-
-class StopRequests(L.Callback):
-    """Ends the run between two batches when the launcher asks for it.
-
-    Several devices must agree on the batch, so they ask one another, once in a while.
-    """
-
-    def __init__(self, should_stop: Callable[[], str | None]) -> None:
-        self._should_stop = should_stop
-
-    def on_train_batch_start(
-        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
-    ) -> None:
-        if trainer.world_size > 1:
-            if trainer.global_step % _STEPS_BEFORE_ASKING:
-                return
-            state = trainer.strategy.broadcast(self._should_stop())
-        else:
-            state = self._should_stop()
-        if state is not None:
-            raise RunEnded(
-                state, f"stopped in epoch {trainer.current_epoch}, step {trainer.global_step}"
-            )
 
 
 class AttentionReadings(L.Callback):
@@ -198,7 +170,11 @@ class Recorder(L.Callback):
         self.seconds = 0.0
         self.train_seconds = 0.0
         self._epoch_began = 0.0
+        self._spent_in_epoch = 0.0  # by earlier attempts
         self._last_report = 0.0
+
+    def on_train_start(self, trainer: Trainer, module: Module) -> None:
+        self._epoch_began = time.perf_counter() - self._spent_in_epoch
 
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
         self._epoch_began = time.perf_counter()
@@ -215,7 +191,9 @@ class Recorder(L.Callback):
             self._report(trainer, (batch_idx + 1) / trainer.num_training_batches)
 
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        self.seconds += time.perf_counter() - self._epoch_began
+        now = time.perf_counter()
+        self.seconds += now - self._epoch_began
+        self._epoch_began = now
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         values["lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
         self._run.append_metrics(
@@ -252,12 +230,14 @@ class Recorder(L.Callback):
             "history": self.history,
             "seconds": self.seconds,
             "train_seconds": self.train_seconds,
+            "epoch_seconds": time.perf_counter() - self._epoch_began,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history = state_dict["history"]
         self.seconds = state_dict["seconds"]
         self.train_seconds = state_dict["train_seconds"]
+        self._spent_in_epoch = state_dict["epoch_seconds"]
 
 
 class BestWeights(L.Callback):
@@ -324,33 +304,3 @@ class BestWeights(L.Callback):
         self.step = state_dict["step"]
         self._waited = state_dict["waited"]
         self._weights = state_dict["weights"]
-
-
-class ResumePoint(L.Callback):
-    """Saves the whole state at the end of an epoch, at most every `every_s` seconds.
-
-    The last epoch of a fit is not saved: a run that is killed after it repeats that epoch, and
-    with it the decision to stop.
-    """
-
-    def __init__(self, path: Path, every_s: float) -> None:
-        self._path = path
-        self._every_s = every_s
-        self._saved = time.monotonic()
-
-    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        due = time.monotonic() - self._saved >= self._every_s
-        if trainer.should_stop or not trainer.strategy.broadcast(due):
-            return
-        if distributed.is_witness():  # has its share in the checkpoint, which rank 0 writes
-            trainer.save_checkpoint(self._path)
-        else:
-            with replacing(self._path) as partial:
-                trainer.save_checkpoint(partial)
-        self._saved = time.monotonic()
-
-    @staticmethod
-    def next_epoch(path: Path) -> int:
-        """Epoch that a fit which resumes from this file starts with."""
-        saved: int = torch.load(path, mmap=True, weights_only=True)["epoch"]
-        return saved + 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from benchmarks.claims import Observer
-from benchmarks.store import Run, RunKey
+from benchmarks.store import Run, RunEnded, RunKey
 from domains.base import BenchmarkModule
 
 _RANK = "LOCAL_RANK"  # Lightning takes processes that have it for started by somebody else
@@ -87,8 +88,11 @@ def main() -> None:
 
     key = RunKey(**given["key"])
     run = Witness(key, Path(given["path"]), Observer())
+    signal.signal(signal.SIGTERM, lambda *_: None)  # rank 0 says when to stop
     try:
         execute(run, given["config"], lambda event: None, lambda: None)
+    except RunEnded:
+        pass  # rank 0 has as well; it may still be saving, and nobody has died
     finally:
         _leave()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from benchmarks.callbacks import (
     BestWeights,
     DivergenceGuard,
     Recorder,
-    ResumePoint,
     StepSeeds,
-    StopRequests,
     WorldSize,
 )
 from benchmarks.config import RunConfig
-from benchmarks.files import set_aside, write_atomic
+from benchmarks.files import write_atomic
 from benchmarks.loggers import build_loggers
+from benchmarks.resuming import OwnSignals, ResumeFiles, ResumePoint
 from benchmarks.store import Run
 from domains.base import BenchmarkData, BenchmarkModule
 from domains.contract import Phase, PhaseResult
@@ -62,7 +61,7 @@ class PhaseFit:
         self._phase = phase
         self._data = data
         self._module = module
-        self._resume_path = run.path / "checkpoints" / f"{phase.name}.resume.ckpt"
+        self._files = ResumeFiles(run, phase.name, cfg.trainer.devices)
         readings = AttentionReadings(run, phase.name, cfg.telemetry)
         self._recorder = Recorder(run, cfg, phase, readings, progress)
         self._best = BestWeights(phase.selection)
@@ -70,17 +69,17 @@ class PhaseFit:
         # Values are recorded before the selection may stop, and all of it before it is saved.
         self._callbacks: list[L.Callback] = [
             WorldSize(cfg.trainer.devices),
+            OwnSignals(),
             StepSeeds(cfg.seed, phase.name),
-            StopRequests(should_stop),
             readings,
             self._guard,
             self._recorder,
             self._best,
-            ResumePoint(self._resume_path, cfg.trainer.checkpoint_every_s),
+            ResumePoint(run, self._files, cfg.trainer.checkpoint_every_s, should_stop),
         ]
 
     def fit(self) -> PhaseResult:
-        """Train (from the last checkpoint, if there is one), select, test.
+        """Train (from where an earlier attempt stopped), select, test.
 
         Raises:
             RunEnded: diverged or stopped.
@@ -91,46 +90,43 @@ class PhaseFit:
         if devices > 1:
             distributed.prepare(self._module, devices)
         trainer = self._trainer()
-        resume = self._resume_point()
-        if resume is not None:
-            self._data.first_epoch = ResumePoint.next_epoch(resume)
-        trainer.fit(self._module, datamodule=self._data, ckpt_path=resume)
+        trained = self._files.trained()
+        if trained is None:
+            trained = self._train(trainer)
+        else:
+            self._module.load_state_dict(torch.load(weights_path(self._run, self._phase.name)))
+        return replace(trained, metrics=self._test(trainer) if self._phase.test else {})
+
+    def _train(self, trainer: L.Trainer) -> PhaseResult:
+        """Train and keep the selected weights; a result without metrics."""
+        position = self._files.position()
+        if position is not None:
+            self._data.first_epoch, self._data.first_batch = position.epoch, position.batch
+        trainer.fit(
+            self._module, datamodule=self._data, ckpt_path=position.path if position else None
+        )
         self._best.restore(self._module)
-        if not distributed.is_witness():
-            save_weights(self._module, weights_path(self._run, self._phase.name))
-        return PhaseResult(
+        trained = PhaseResult(
             name=self._phase.name,
             epochs=len(self._recorder.history),
             steps=trainer.global_step,
             selected_epoch=self._best.epoch,
             selected_step=self._best.step,
             best=self._best.best,
-            metrics=self._test(trainer) if self._phase.test else {},
+            metrics={},
             history=tuple(self._recorder.history),
             seconds=self._recorder.seconds,
             train_seconds=self._recorder.train_seconds,
         )
+        if not distributed.is_witness():
+            save_weights(self._module, weights_path(self._run, self._phase.name))
+            self._files.keep_trained(trained)
+        return trained
 
     def discard_resume_point(self) -> None:
         """Free the disk once the phase's result is stored."""
         if not distributed.is_witness():
-            self._resume_path.unlink(missing_ok=True)
-
-    def _resume_point(self) -> Path | None:
-        """The checkpoint to continue from. A damaged one is set aside: the phase starts anew."""
-        path = self._resume_path
-        if not path.exists():
-            return None
-        try:
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip() is not None
-        except zipfile.BadZipFile:
-            damaged = True
-        if not damaged:
-            return path
-        moved = set_aside(path, "corrupt")
-        print(f"{path} is damaged and was set aside as {moved}; the phase starts anew")
-        return None
+            self._files.discard()
 
     def _trainer(self) -> L.Trainer:
         # What remains would be said once a fit, and helps nobody who reads the log of a run.
@@ -139,6 +135,7 @@ class PhaseFit:
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         settings = self._cfg.trainer
+        warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
         warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # each evaluates everything
         warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated.*")
         warnings.filterwarnings("ignore", message=".*find_unused_parameters=True.*")

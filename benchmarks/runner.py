@@ -15,6 +15,7 @@ from benchmarks.config import RunConfig, hash_of
 from benchmarks.examples import draw_examples
 from benchmarks.files import set_aside
 from benchmarks.fit import PhaseFit, weights_path
+from benchmarks.resuming import phase_result
 from benchmarks.store import CorruptFileError, Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain, parameter_counts
 from domains.common.seeds import derive
@@ -233,10 +234,7 @@ def _finished_phases(run: Run) -> list[PhaseResult]:
     if not path.exists():
         return []
     try:
-        return [
-            PhaseResult(**{**raw, "history": tuple(raw["history"])})
-            for raw in json.loads(path.read_text(encoding="utf-8"))["phases"]
-        ]
+        return [phase_result(raw) for raw in json.loads(path.read_text(encoding="utf-8"))["phases"]]
     except (ValueError, KeyError, TypeError):
         print(f"{path} is damaged and was set aside as {set_aside(path, 'corrupt')}")
         return []

@@ -216,7 +216,7 @@ class Run:
             StoreWriteError: the store cannot be written; the old file is then still in place.
             ClaimLostError: the run was taken over.
         """
-        self._check_claim()
+        self.check_claim()
         write_atomic(self.path / name, to_json(value))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -239,7 +239,7 @@ class Run:
             StoreWriteError: the store cannot be written.
             ClaimLostError: the run was taken over.
         """
-        self._check_claim()
+        self.check_claim()
         path = self.path / "metrics.jsonl"
         lines = [json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records]
         text = b"".join(lines)
@@ -303,7 +303,8 @@ class Run:
                 self.write_json("status.json", make_status("planned", reason, now(), attempts, {}))
             return self.status()
 
-    def _check_claim(self) -> None:
+    def check_claim(self) -> None:
+        """Raise `ClaimLostError` if this process has held the run and it was taken over."""
         # A claim once lost stays in force: whatever this object still tries to write is refused.
         if self._claim is not None and (self._claim.lost or not self._claim.released):
             self._claim.check()

@@ -17,6 +17,7 @@ from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig
 from benchmarks.files import for_each, set_aside
 from benchmarks.fit import save_weights, weights_path
+from benchmarks.resuming import file_names
 from benchmarks.runner import Progress, ShouldStop, build_data, build_module, make_result
 from benchmarks.store import ClaimLostError, Run, RunEnded
 from domains.base import BenchmarkData, BenchmarkModule, Domain
@@ -165,7 +166,7 @@ class _Member:
         )
         result = make_result(domain, self.cfg, data, module, [done], memory, together)
         with self._while_mine():
-            for name in ("phases.json", f"checkpoints/{done.name}.resume.ckpt"):
+            for name in ("phases.json", *file_names(done.name)):
                 set_aside(self._run.path / name, "replaced")  # of an earlier attempt by itself
             save_weights(module, weights_path(self._run, done.name))
             self._run.write_result(result)

@@ -125,15 +125,19 @@ class BenchmarkData(L.LightningDataModule):
     Loaders must give the same batches for the same (`cfg.seed`, epoch), whatever the variant, the
     number of workers, and whether the run was interrupted. Samplers that have `set_epoch` are
     told the epoch by Lightning, but in a resumed fit only after their first batches were read:
-    a training sampler must be made with `first_epoch`.
+    a training sampler must be made with `first_epoch`. One that is put into
+    :class:`~domains.common.samplers.Remaining`, with `first_batch`, lets a stopped run continue
+    in the middle of an epoch; without it the run continues from the last end of one.
 
     Attributes:
         info: filled by `setup`.
         first_epoch: epoch that a training loader made now is read in first; set by the engine.
+        first_batch: how many batches of that epoch have been trained; likewise.
     """
 
     info: DataInfo
     first_epoch: int = 0
+    first_batch: int = 0
 
 
 class BenchmarkModule(L.LightningModule):
@@ -214,6 +218,13 @@ class BenchmarkModule(L.LightningModule):
         if self.devices > 1:
             torch.distributed.all_reduce(total)
         return total
+
+    def epoch_sums(self) -> dict[str, Any]:
+        """What was summed up since an epoch of training began, as plain values and tensors."""
+        return {}
+
+    def load_epoch_sums(self, sums: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`epoch_sums` gave; the module may be on another device."""
 
     def parts(self) -> Mapping[str, nn.Module]:
         """Named parts of the network whose parameters `inspect` counts; disjoint."""

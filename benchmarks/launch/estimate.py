@@ -48,14 +48,14 @@ class Estimator:
         return self._measured / self._count if self._count else None
 
     def left(
-        self, waiting: Iterable[float | None], running: Iterable[InProgress], workers: int
+        self, waiting: Iterable[float | None], running: Iterable[InProgress], workers: float
     ) -> float | None:
         """Seconds until all is done, None if nothing is known about some run.
 
         Args:
             waiting: estimates of the runs that have not begun.
             running: the others.
-            workers: how many runs at a time.
+            workers: how many runs at a time, on average.
         """
         rest: list[float | None] = [self.expect(estimate) for estimate in waiting]
         for run in running:
@@ -69,4 +69,4 @@ class Estimator:
         known = [seconds for seconds in rest if seconds is not None]
         if not known or len(known) < len(rest):
             return None
-        return max(max(known), sum(known) / workers)
+        return max(max(known), sum(known) / max(1.0, workers))

@@ -19,6 +19,8 @@ from benchmarks.launch.perform import Outcome
 from benchmarks.launch.planned import LaunchError, PlannedRun, Summary
 from benchmarks.launch.process import WorkerProcess
 from benchmarks.launch.signals import Signals
+from benchmarks.launch.slots import Slots
+from benchmarks.launch.staff import Staff
 from benchmarks.launch.tasks import (
     Task,
     by_group,
@@ -44,8 +46,9 @@ class LocalPool:
 
     Attributes:
         store: where the runs are.
-        workers: how many runs, or groups of runs, at a time.
-        threads: CPU threads of each.
+        workers: how many runs, or groups of runs, at a time, if each needs one device; one that
+            needs two has the place of two.
+        threads: CPU threads of each, for every device.
         executor: `module:function` that carries out a run in a worker.
         group_executor: the same for several runs that are trained together.
         max_attempts: how often a run may kill its worker before it counts as failed.
@@ -54,7 +57,7 @@ class LocalPool:
         display: None chooses by whether standard output is a terminal.
         retry: final states (`diverged`, say) of which runs are carried out again from the start.
         grace: seconds that a run gets to stop after its time limit before its worker is killed.
-        visible: the GPUs that each worker sees, in turn; empty: all see the same.
+        gpus: of which each worker sees as many as its runs need; empty: all see the same.
         asked_to_stop: looked at now and then, beside the signals.
     """
 
@@ -68,7 +71,7 @@ class LocalPool:
     display: Display | None = None
     retry: Collection[str] = ()
     grace: float = 30.0
-    visible: Sequence[tuple[str, ...]] = ()
+    gpus: tuple[str, ...] = ()
     asked_to_stop: Callable[[], bool] = lambda: False
 
     def run(self, planned: Sequence[PlannedRun]) -> Summary:
@@ -94,7 +97,9 @@ class _Session:
         self._tasks: dict[RunKey, Task] = {}  # those that have not ended
         self._states: dict[RunKey, str] = {}
         self._reasons: dict[RunKey, str] = {}
-        self._workers: list[WorkerProcess] = []
+        self._slots = Slots(pool.workers, pool.gpus)
+        self._staff = Staff(self._slots, _settings(pool))
+        self._workers = self._staff.workers
         self._estimator = Estimator()
         self._executed = 0
         self._failed_starts = 0
@@ -184,44 +189,40 @@ class _Session:
         return [self._tasks[member.key] for member in worker.offer.members]
 
     def _assign(self) -> None:
-        if self._stopping:
+        """Let begin what can, the runs that need most devices first."""
+        if self._stopping or self._staff.is_full():
             return
-        idle = [worker for worker in self._workers if worker.ready and worker.offer is None]
-        while idle or len(self._workers) < self._pool.workers:
-            tasks, ended = next_free(self._tasks.values())
+        waiting: list[int] = []
+        for devices in sorted({task.planned.devices for task in self._tasks.values()})[::-1]:
+            if self._assign_needing(devices, waiting):
+                waiting.append(devices)
+
+    def _assign_needing(self, devices: int, waiting: Sequence[int]) -> bool:
+        """Let runs begin that need so many devices.
+
+        Returns:
+            Whether some wait for room.
+        """
+        while True:
+            tasks = [one for one in self._tasks.values() if one.planned.devices == devices]
+            found, ended = next_free(tasks)
             self._end(ended)
-            if not tasks:
-                return
-            if not idle:
-                self._spawn()
-                return
-            worker = idle.pop()
-            for task in tasks:
+            if not found:
+                return False
+            has_room = self._staff.has_room(devices, waiting)
+            worker = self._staff.idle(devices)
+            if worker is None or not has_room:
+                break
+            for task in found:
                 task.worker = worker
-            worker.give(offer(tasks, self._pool.time_limit), label_of(tasks))
-
-    def _spawn(self) -> None:
-        """Start workers for what waits, up to the number allowed."""
-        free = [task for task in self._tasks.values() if task.worker is None and not task.elsewhere]
-        waiting = len({task.planned.group or task.planned.key for task in free})
-        starting = sum(not worker.ready for worker in self._workers)
-        room = self._pool.workers - len(self._workers)
-        for _ in range(min(room, waiting - starting)):
-            taken = [worker.visible for worker in self._workers]
-            fewest = min(self._pool.visible, key=taken.count, default=None)
-            settings = Settings(
-                root=self._pool.store.root.absolute(),
-                stale_seconds=self._pool.store.stale_seconds,
-                executor=self._pool.executor,
-                group_executor=self._pool.group_executor,
-                threads=self._pool.threads,
-                arguments=tuple(sys.argv),
-            )
-            self._workers.append(WorkerProcess(settings, fewest))
-
-    def _dismiss(self, worker: WorkerProcess) -> None:
-        self._workers.remove(worker)
-        worker.close(grace=0.0)
+            worker.give(offer(found, self._pool.time_limit), label_of(found))
+        free = [task for task in tasks if task.worker is None and not task.elsewhere]
+        lacking = len({task.planned.group or task.planned.key for task in free})
+        lacking -= self._staff.starting(devices)
+        while lacking > 0 and self._staff.has_room(devices, waiting):
+            self._staff.hire(devices)
+            lacking -= 1
+        return lacking > 0
 
     def _listen(self) -> None:
         if not self._workers:
@@ -279,7 +280,7 @@ class _Session:
         # What went wrong may have damaged the process (a CUDA context never recovers).
         wrong = any(one.executed and one.state in ("failed", "oom") for one in outcomes)
         if again or wrong:
-            self._dismiss(worker)
+            self._staff.dismiss(worker)
         if again:  # somebody has told this worker alone to stop; it takes no more runs
             self._offer_again(again, worker.label, "the worker was told to stop")
 
@@ -299,7 +300,7 @@ class _Session:
                     )
             if worker.offer is not None:
                 self._bury(worker, obituary)
-            self._dismiss(worker)
+            self._staff.dismiss(worker)
 
     def _bury(self, worker: WorkerProcess, obituary: str) -> None:
         """A worker has died at work."""
@@ -383,6 +384,17 @@ class _Session:
             self._display.ended(name, *in_words(part), seconds)
 
     def _totals(self) -> Totals:
-        return totals(
-            self._tasks, self._workers, self._states.values(), self._estimator, self._pool.workers
-        )
+        needed = [self._slots.needed(task.planned.devices) for task in self._tasks.values()]
+        at_a_time = self._pool.workers * len(needed) / max(1, sum(needed))
+        return totals(self._tasks, self._workers, self._states.values(), self._estimator, at_a_time)
+
+
+def _settings(pool: LocalPool) -> Settings:
+    return Settings(
+        root=pool.store.root.absolute(),
+        stale_seconds=pool.store.stale_seconds,
+        executor=pool.executor,
+        group_executor=pool.group_executor,
+        threads=pool.threads,
+        arguments=tuple(sys.argv),
+    )

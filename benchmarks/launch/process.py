@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.launch.perform import Offer
+from benchmarks.launch.slots import Share
 from benchmarks.launch.worker import Settings
 
 _HINTS = {
@@ -51,11 +52,11 @@ class WorkerProcess:
         started: when that began (monotonic), None before the claim.
         progress: what it has last reported of it.
         killed_late: whether it was killed for overrunning its time limit.
-        visible: the GPUs that it sees; None: those that the parent sees.
+        share: what it has of the machine.
     """
 
-    def __init__(self, settings: Settings, visible: tuple[str, ...] | None = None) -> None:
-        self.visible = visible
+    def __init__(self, settings: Settings, share: Share) -> None:
+        self.share = share
         self.ready = False
         self.offer: Offer | None = None
         self.label = ""
@@ -71,8 +72,8 @@ class WorkerProcess:
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
         }
-        if visible is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
+        if share.visible is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.visible)
         code = f"from benchmarks.launch.worker import main; main({theirs.fileno()})"
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
         with _without(signal.SIGUSR2):

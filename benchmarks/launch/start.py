@@ -46,7 +46,7 @@ def start(runs: Sequence[Planned], store: Store, retry: Sequence[str]) -> int:
         console.print(together)
     if todo:
         first = todo[0]
-        summary = _launcher(first, store, retry).run(grouped(todo, store))
+        summary = _launcher(todo, store, retry).run(grouped(todo, store))
         if first.launcher.name == "slurm" and not first.launcher.slurm.wait:
             return 3 if missing else 0
         if summary.interrupted:
@@ -91,20 +91,20 @@ def _with_data(todo: Sequence[Planned], console: Console) -> tuple[list[Planned]
     return ready, any(problems.values())
 
 
-def _launcher(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool | SlurmLauncher:
-    launcher, accelerator = planned.launcher, planned.config.trainer.accelerator
+def _launcher(
+    todo: Sequence[Planned], store: Store, retry: Sequence[str]
+) -> LocalPool | SlurmLauncher:
+    launcher, accelerator = todo[0].launcher, todo[0].config.trainer.accelerator
     if launcher.name == "slurm":
         return SlurmLauncher(store, launcher, accelerator, retry=retry)
-    needed = planned.config.trainer.devices
     workers = launcher.workers
-    visible: list[tuple[str, ...]] = []
+    gpus: tuple[str, ...] = ()
     if uses_cuda(accelerator):
-        visible = gpus_of_workers(launcher.local.devices, needed)
+        gpus = gpus_for(launcher.local.devices, max(one.config.trainer.devices for one in todo))
         # Runs that share a GPU would slow each other down and may not fit into its memory.
-        workers = len(visible) if workers == "auto" else workers
+        workers = len(gpus) if workers == "auto" else workers
     elif workers == "auto":
-        cores = len(os.sched_getaffinity(0)) // (launcher.threads * needed)
-        workers = max(1, cores)
+        workers = max(1, len(os.sched_getaffinity(0)) // launcher.threads)
     return LocalPool(
         store,
         workers=workers,
@@ -112,19 +112,19 @@ def _launcher(planned: Planned, store: Store, retry: Sequence[str]) -> LocalPool
         max_attempts=launcher.max_attempts,
         time_limit=launcher.time_limit_s,
         retry=retry,
-        visible=tuple(visible),
+        gpus=gpus,
     )
 
 
-def gpus_of_workers(devices: str | Sequence[int], needed: int) -> list[tuple[str, ...]]:
-    """The GPUs that each worker of a pool may see, so that no two share one.
+def gpus_for(devices: str | Sequence[int], needed: int) -> tuple[str, ...]:
+    """The GPUs that a pool may use, as CUDA_VISIBLE_DEVICES names them.
 
     Args:
         devices: `launcher.local.devices`.
-        needed: `trainer.devices` of the runs.
+        needed: the largest `trainer.devices` of the runs.
 
     Raises:
-        ValueError: there are too few for a single run.
+        ValueError: there are too few for that run.
     """
     if devices != "auto":
         numbers = list(map(str, devices))
@@ -137,5 +137,4 @@ def gpus_of_workers(devices: str | Sequence[int], needed: int) -> list[tuple[str
             f"trainer.devices={needed} must be at most {len(numbers)}: launcher.local.devices "
             f"offers {', '.join(numbers) or 'none'}"
         )
-    sets = len(numbers) // needed
-    return [tuple(numbers[i * needed : (i + 1) * needed]) for i in range(sets)]
+    return tuple(numbers)

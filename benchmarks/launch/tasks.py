@@ -217,7 +217,7 @@ def totals(
     workers: Sequence[WorkerProcess],
     states: Iterable[str],
     estimator: Estimator,
-    capacity: int,
+    capacity: float,
 ) -> Totals:
     """Where the whole stands.
 
@@ -226,7 +226,7 @@ def totals(
         workers: those at work among them.
         states: of the runs that have ended.
         estimator: has seen what ended before.
-        capacity: how many workers there may be.
+        capacity: how many runs at a time.
     """
     now = time.monotonic()
     ended = Counter(states)

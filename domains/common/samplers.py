@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from domains.common.seeds import derive
+
+Drawn = TypeVar("Drawn")
 
 
 class ShuffledBatches(Sampler[Tensor]):
@@ -99,4 +102,34 @@ class NumberedBatches(Sampler[Request]):
             yield Request(epoch, number, indices)
 
     def __len__(self) -> int:
+        return len(self.batches)
+
+
+class Remaining(Sampler[Drawn]):
+    """The batches of another sampler without the first ones of one epoch.
+
+    With it in its training loader, a domain's stopped runs continue in the middle of an epoch.
+
+    Args:
+        batches: as a function of the epoch, which its `set_epoch` chooses.
+        epoch: the one that is read first.
+        batch: how many batches of that epoch are left out.
+    """
+
+    def __init__(self, batches: Any, epoch: int, batch: int) -> None:
+        self.batches = batches
+        self.epoch = epoch
+        self._first = (epoch, batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is read next."""
+        self.epoch = epoch
+        self.batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Drawn]:
+        epoch, batch = self._first
+        return islice(self.batches, batch if self.epoch == epoch else 0, None)
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
         return len(self.batches)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 from torch_geometric.data import Data
 
 from domains.base import BenchmarkData
 from domains.common.samplers import (
     NumberedBatches,
+    Remaining,
     Request,
     SequentialBatches,
     ShuffledBatches,
@@ -97,7 +98,8 @@ class GraphData(BenchmarkData):
     def train_dataloader(self) -> DataLoader[Data]:
         size = len(self.splits["train"])
         order = ShuffledBatches(size, self.batch_size, self.seed, self.first_epoch)
-        return self._loader("train", order)
+        remaining = Remaining(NumberedBatches(order), self.first_epoch, self.first_batch)
+        return self._loader("train", remaining)
 
     def val_dataloader(self) -> list[DataLoader[Data]]:
         return [self._evaluation_loader(name) for name in ("val", "test")]
@@ -106,16 +108,17 @@ class GraphData(BenchmarkData):
         return self._evaluation_loader("test")
 
     def _evaluation_loader(self, name: str) -> DataLoader[Data]:
-        return self._loader(name, SequentialBatches(len(self.splits[name]), self.batch_size))
+        order = SequentialBatches(len(self.splits[name]), self.batch_size)
+        return self._loader(name, NumberedBatches(order))
 
-    def _loader(self, name: str, batches: ShuffledBatches | SequentialBatches) -> DataLoader[Data]:
+    def _loader(self, name: str, batches: Sampler[Request]) -> DataLoader[Data]:
         # Own generator: a loader draws a number at the start of each epoch, and taken from the
         # global stream it would move the dropout masks.
         generator = torch.Generator().manual_seed(0)
         return DataLoader(
             self.splits[name],
             batch_size=None,
-            sampler=NumberedBatches(batches),
+            sampler=batches,
             generator=generator,
         )
 

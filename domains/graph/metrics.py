@@ -11,6 +11,7 @@ Source of the definitions: rampasek/GraphGPS at 2801570, `graphgps/logger.py` an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torchmetrics import MeanAbsoluteError, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from torchmetrics.functional.classification import binary_average_precision
 
+from domains.common.metric_states import load_states, states_of
 from domains.graph.config import DatasetConfig
 from domains.graph.ranking import Ranks, contact_ranks
 
@@ -40,6 +42,14 @@ class Score(nn.Module, ABC):
     @abstractmethod
     def reset(self) -> None:
         """Forget everything."""
+
+    def sums(self) -> dict[str, Any]:
+        """All that was added since the last reset, as tensors."""
+        return states_of(self)
+
+    def load_sums(self, sums: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`sums` gave."""
+        load_states(self, sums)
 
     def gather(self) -> None:
         """Let the next :meth:`compute` take in what other devices have seen."""
@@ -121,6 +131,12 @@ class AveragePrecision(Score):
     def compute(self) -> dict[str, Tensor]:
         outputs, targets = torch.cat(self.outputs), torch.cat(self.targets)
         return {self.name: average_precision(outputs, targets)}
+
+    def sums(self) -> dict[str, Any]:
+        return {"outputs": list(self.outputs), "targets": list(self.targets)}
+
+    def load_sums(self, sums: Mapping[str, Any]) -> None:
+        self.outputs, self.targets = list(sums["outputs"]), list(sums["targets"])
 
     def reset(self) -> None:
         self.outputs, self.targets = [], []

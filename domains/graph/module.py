@@ -24,7 +24,7 @@ and for contacts instead of `y`:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -106,6 +106,12 @@ class GraphModule(BenchmarkModule):
     def on_train_epoch_start(self) -> None:
         self._score("train").reset()
 
+    def epoch_sums(self) -> dict[str, Any]:
+        return self.train_score.sums()
+
+    def load_epoch_sums(self, sums: Mapping[str, Any]) -> None:
+        self.train_score.load_sums(sums)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         output = self.net(batch)
         loss = task_loss(self.task, output, batch)
@@ -169,6 +175,17 @@ class SplitScore(nn.Module):
         self.rows += rows
         if self.score is not None:
             self.score.update(output, batch)
+
+    def sums(self) -> dict[str, Any]:
+        """All that was added, as plain values and tensors."""
+        score = {} if self.score is None else self.score.sums()
+        return {"total": self.total, "rows": self.rows, "score": score}
+
+    def load_sums(self, sums: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`sums` gave."""
+        self.total, self.rows = sums["total"], sums["rows"]
+        if self.score is not None:
+            self.score.load_sums(sums["score"])
 
     def gather(self, over_devices: Callable[[Tensor | float], Tensor]) -> None:
         """Take in what the other devices have seen of the split, each a part of it."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from domains.base import BenchmarkData
+from domains.common.samplers import Remaining
 from domains.contract import DataInfo
 from domains.language import corpus as corpora
 from domains.language.config import DatasetConfig
@@ -89,7 +90,7 @@ class LanguageData(BenchmarkData):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         order = EndlessOrder(len(self.train), self.steps_per_epoch, self.first_epoch)
-        return _loader(self.train, order)
+        return _loader(self.train, Remaining(order, self.first_epoch, self.first_batch))
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return _loader(self.val)

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from domains.base import BenchmarkData
 from domains.common.samplers import (
     NumberedBatches,
+    Remaining,
     Request,
     SequentialBatches,
     ShuffledBatches,
@@ -146,7 +147,7 @@ class PointCloudData(BenchmarkData):
         )
         return _loader(
             TrainingScenes(frames, recipe, self.seed),
-            NumberedBatches(order),
+            Remaining(NumberedBatches(order), self.first_epoch, self.first_batch),
             workers=recipe.workers,
         )
 
@@ -166,7 +167,7 @@ class PointCloudData(BenchmarkData):
 
 
 def _loader(
-    scenes: Dataset[Any], order: NumberedBatches | None, *, workers: int
+    scenes: Dataset[Any], order: Sampler[Request] | None, *, workers: int
 ) -> DataLoader[Any]:
     # Own generator: a loader draws a number at the start of each epoch, and taken from the global
     # stream it would move the draws of the model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from domains.base import BenchmarkModule, Rate, optimizer_of, parameter_rates
+from domains.common.metric_states import load_states, states_of
 from domains.common.seeds import derive
 from domains.pointcloud.batch import AugmentedScene, Batch
 from domains.pointcloud.config import CLASSES, OneCycleConfig, PointCloudRecipe
@@ -66,6 +68,12 @@ class PointCloudModule(BenchmarkModule):
     def terms(self, batch: Batch) -> float:
         """None: Lovász-Softmax is no mean, so every device computes the loss of all points."""
         return 0.0
+
+    def epoch_sums(self) -> dict[str, Any]:
+        return states_of(self.train_loss)
+
+    def load_epoch_sums(self, sums: Mapping[str, Any]) -> None:
+        load_states(self.train_loss, sums)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)

@@ -15,6 +15,7 @@ from domains.base import BenchmarkData
 from domains.common.corruption_presets import PRESETS
 from domains.common.corruptions import corrupt
 from domains.common.files import sha256
+from domains.common.samplers import Remaining
 from domains.common.seeds import derive
 from domains.contract import DataCorrupt, DataInfo, DataKind, DataSource
 from domains.segmentation import sources
@@ -223,7 +224,7 @@ class SegmentationData(BenchmarkData):
         order = EndlessCrops(
             pictures, self.recipe.batch_size, self.steps, self.seed, self.first_epoch
         )
-        return self._loader(self.crops, order)
+        return self._loader(self.crops, Remaining(order, self.first_epoch, self.first_batch))
 
     def val_dataloader(self) -> DataLoader[EvaluationPicture]:
         return self._loader(self.val)

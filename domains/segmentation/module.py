@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,13 @@ class SegmentationModule(BenchmarkModule):
     def on_train_epoch_start(self) -> None:
         self.loss_sum.zero_()
         self.num_seen = 0
+
+    def epoch_sums(self) -> dict[str, Any]:
+        return {"loss_sum": self.loss_sum, "num_seen": self.num_seen}
+
+    def load_epoch_sums(self, sums: Mapping[str, Any]) -> None:
+        self.loss_sum.copy_(sums["loss_sum"])
+        self.num_seen = sums["num_seen"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from domains.base import BenchmarkData
-from domains.common.samplers import SequentialBatches, ShuffledBatches
+from domains.common.samplers import Remaining, SequentialBatches, ShuffledBatches
 from domains.contract import DataInfo, Phase
 from domains.timeseries.prepare import (
     CleanSet,
@@ -123,7 +123,7 @@ class TimeSeriesData(BenchmarkData):
     def train_dataloader(self) -> DataLoader[Batch]:
         split = self.splits["train"]
         order = ShuffledBatches(len(split), self.batch_size, self.seed, self.first_epoch)
-        return self._loader(split, order)
+        return self._loader(split, Remaining(order, self.first_epoch, self.first_batch))
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         return [self._evaluation_loader(name) for name in self.evaluated]

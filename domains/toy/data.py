@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from domains.base import BenchmarkData
-from domains.common.samplers import SequentialBatches, ShuffledBatches
+from domains.common.samplers import Remaining, SequentialBatches, ShuffledBatches
 from domains.contract import DataInfo, DataKind
 from domains.toy.config import CHOICES
 from domains.toy.generator import CLASSES, TRAIN_BIASED, WIDTH, Samples, draw, fingerprint
@@ -97,7 +97,8 @@ class ToyData(BenchmarkData):
         return ShuffledBatches(len(self.splits["train"]), self.batch_size, self.seed, epoch)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        return self._loader("train", self.order(self.first_epoch))
+        order = self.order(self.first_epoch)
+        return self._loader("train", Remaining(order, self.first_epoch, self.first_batch))
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         return [self.evaluation_loader(name) for name in ("train", "test")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,7 +40,6 @@ class ToyModule(MeanLossModule):
         return F.cross_entropy(self.net(batch.tokens), batch.labels)
 
     def on_train_start(self) -> None:
-        self.initial = {}
         if self.trainer.global_step == 0:
             scores = Scores()
             data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
@@ -47,6 +47,13 @@ class ToyModule(MeanLossModule):
                 for batch in data.evaluation_loader("train"):
                     scores.look(self.net, batch)
             self.initial = {f"initial/{name}": value for name, value in scores.means().items()}
+
+    def epoch_sums(self) -> dict[str, Any]:
+        return {**super().epoch_sums(), "initial": self.initial}
+
+    def load_epoch_sums(self, sums: Mapping[str, Any]) -> None:
+        super().load_epoch_sums(sums)
+        self.initial = sums["initial"]
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()

@@ -51,7 +51,7 @@ def execute(
         ctypes.CDLL(None).printf(b"from native code, ")
         os.system("echo from a child")
     if mode == "gpus":
-        print(f"sees {os.environ['CUDA_VISIBLE_DEVICES']}")
+        note(config, f"sees {run.key.seed} {os.environ['CUDA_VISIBLE_DEVICES']}")
     if mode == "threads":
         import torch
 

@@ -78,7 +78,12 @@ class Bench:
             )
             return pool.run(
                 [
-                    PlannedRun(key(config["seed"]), config, group=config.get("group"))
+                    PlannedRun(
+                        key(config["seed"]),
+                        config,
+                        group=config.get("group"),
+                        devices=config.get("devices", 1),
+                    )
                     for config in configs
                 ]
             )

@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.launch.display import PlainDisplay
 from benchmarks.launch.local import LaunchError, LocalPool, PlannedRun
-from benchmarks.launch.start import gpus_of_workers
 from tests.benchmarks.pool_bench import Bench, key
 
 
@@ -138,28 +137,3 @@ def test_workers_that_die_while_they_start(
     pool = LocalPool(bench.store, 2, 1, "deadly:execute", display=PlainDisplay(sys.stdout))
     with pytest.raises(LaunchError, match=r"signal 6(.|\n)*no driver"):
         pool.run([PlannedRun(key(seed), bench.config(seed)) for seed in range(2)])
-
-
-# Two runners, dead runners
-
-
-# Devices
-
-
-def test_no_two_workers_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("benchmarks.launch.start.gpu_count", lambda: 5)
-    assert gpus_of_workers("auto", 1) == [("0",), ("1",), ("2",), ("3",), ("4",)]
-    assert gpus_of_workers("auto", 2) == [("0", "1"), ("2", "3")]
-    assert gpus_of_workers([3, 1], 2) == [("3", "1")]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
-    assert gpus_of_workers("auto", 1) == [("6",), ("7",)]
-    with pytest.raises(ValueError, match=r"trainer\.devices=3 must be at most 2"):
-        gpus_of_workers("auto", 3)
-
-
-def test_workers_see_their_own_gpus(bench: Bench) -> None:
-    configs = [bench.config(seed, "gpus", seconds=0.5) for seed in range(2)]
-    bench.run(configs, workers=2, visible=(("0", "1"), ("2", "3")))
-    logs = [(bench.get(seed).path / "log.txt").read_text() for seed in range(2)]
-    assert sorted(log.partition("sees ")[2][:3] for log in logs) == ["0,1", "2,3"]

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from domains.common.dropout import Dropout, dropout
-from domains.common.samplers import SequentialBatches, ShuffledBatches
+from domains.common.samplers import (
+    NumberedBatches,
+    Remaining,
+    SequentialBatches,
+    ShuffledBatches,
+)
 from domains.common.seeds import derive
 
 
@@ -41,6 +46,23 @@ def test_shuffled_batches_are_a_function_of_seed_and_epoch():
 def test_sequential_batches():
     assert [b.tolist() for b in SequentialBatches(5, 2)] == [[0, 1], [2, 3], [4]]
     assert len(SequentialBatches(5, 2)) == 3
+
+
+def test_what_remains_of_an_epoch():
+    whole, rest = (
+        Remaining(NumberedBatches(ShuffledBatches(10, 4, 0, epoch=5)), 5, batch) for batch in (0, 2)
+    )
+    first = list(whole)
+    assert len(rest) == len(first) == 3, "it is the length of whole epochs that counts"
+    for _ in range(2):  # reading changes nothing
+        (last,) = rest
+        assert (last.epoch, last.number) == (5, 2)
+        assert torch.equal(last.indices, first[2].indices)
+    rest.set_epoch(6)
+    assert [(one.epoch, one.number) for one in rest] == [(6, 0), (6, 1), (6, 2)]
+    rest.set_epoch(5)
+    assert len(list(rest)) == 1
+    assert list(Remaining(SequentialBatches(4, 2), 0, 2)) == []
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

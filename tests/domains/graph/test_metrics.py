@@ -25,6 +25,7 @@ from domains.graph.metrics import (
     average_precision,
     make_score,
 )
+from domains.graph.module import SplitScore
 from domains.graph.ranking import contact_ranks
 
 from .helpers import batch_of, small_set, starts_of, stored
@@ -264,6 +265,27 @@ def test_a_score_forgets_what_came_before_its_reset():
         score.update(-output, SimpleNamespace(y=y))
         score.reset()
         assert scored(score, output, y) == once
+
+
+@pytest.mark.parametrize(
+    "task", ["graph_regression", "graph_classification", "node_classification", "multilabel"]
+)
+def test_a_score_goes_on_from_what_another_has_summed_up(task):
+    dataset = small_set(task)
+    targets = {
+        "graph_regression": torch.randn(8, 1),
+        "multilabel": torch.randint(2, (8, 10)).float(),
+    }
+    y = targets.get(task, torch.randint(2, (8,)))
+    output = torch.randn(8, dataset.outputs)
+    whole, first, rest = (SplitScore(dataset, "train") for _ in range(3))
+    for number, rows in enumerate((slice(0, 3), slice(3, 8))):
+        batch = SimpleNamespace(y=y[rows])
+        for score in (whole, rest if number else first):
+            score.update(output[rows], output[rows].sum(), batch)
+        if number == 0:
+            rest.load_sums(first.sums())
+    assert rest.compute() == whole.compute()
 
 
 def test_each_task_has_its_score():
