@@ -219,6 +219,15 @@ class BenchmarkModule(L.LightningModule):
         """Named parts of the network whose parameters `inspect` counts; disjoint."""
         return dict(self.net.named_children())
 
+    def blocks(self) -> Sequence[nn.Module]:
+        """Parts of the network whose weights are gathered one at a time when devices share them.
+
+        Each is a module that is called once a pass; what is in none of them is gathered for the
+        whole pass. Every parameter takes part in every loss. None by default: all devices have all
+        weights, and `trainer.strategy=fsdp` is refused.
+        """
+        return ()
+
     def configure_optimizers(self) -> Any:
         """Optimizer and per-step or per-epoch schedule of the recipe."""
         optimizer = build_optimizer(self.net, self.recipe.optimizer, **self.recipe.qk_options)

@@ -20,7 +20,7 @@ from domains.language.sources import FILES
 from domains.language.stream import Batch, EndlessOrder, Segments
 from domains.language.tiny import tiny_corpus
 
-TINY_COLUMNS = 2
+TINY_COLUMNS = 3
 """Columns of made-up data."""
 
 TINY_STEPS = 2
