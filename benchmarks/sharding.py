@@ -143,8 +143,7 @@ def _shared_out(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any
     def shard(value: Any, like: DTensor) -> Any:
         if not isinstance(value, Tensor) or value.shape != like.shape:
             return value
-        on_device = value.to(like.device)
-        return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
+        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
     return {
         **state,

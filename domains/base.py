@@ -84,7 +84,8 @@ class Domain(ABC):
 
         Args:
             cfg: the run's configuration.
-            module: holds the kept weights; in eval mode, on the CPU, without gradients.
+            module: holds the kept weights; in eval mode and single precision, on the CPU, without
+                gradients.
             data: as built for the last phase.
         """
         return ()

@@ -43,7 +43,7 @@ FRAME_BYTES = 6_000_000
 """Of a whole frame in a batch, roughly."""
 
 
-TINY_BATCH = 2
+TINY_BATCH = 3
 """Frames of a batch of made-up data."""
 
 TINY_STRIDE = 5
@@ -216,7 +216,7 @@ def build(cfg: Any) -> PointCloudData:
 
 
 def tiny(cfg: Any) -> PointCloudData:
-    """Made-up frames, two a batch, loaded in this process and tested in two views."""
+    """Made-up frames, few a batch, loaded in this process and tested in two views."""
     recipe = dataclasses.replace(cfg.recipe, batch_size=TINY_BATCH, evaluation_batch=1, workers=0)
     return _data(cfg, tiny_set(), recipe, VIEWS[::TINY_STRIDE])
 

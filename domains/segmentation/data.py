@@ -30,13 +30,13 @@ from domains.segmentation.transforms import Draws, evaluation_picture, training_
 TINY_STEPS = 2
 """Batches of an epoch of made-up data."""
 
-TINY_BATCH = 2
+TINY_BATCH = 3
 """Crops in a batch of made-up data."""
 
 TINY_PATCHES = 2
 """Patches along a side of a crop of made-up data."""
 
-TINY_PICTURES = {"train": 4, "val": 2}
+TINY_PICTURES = {"train": 6, "val": 3}
 """Made-up pictures by split."""
 
 
