@@ -12,7 +12,7 @@ from domains.pointcloud.frames import Cloud, parse
 from domains.pointcloud.lidar import random_scene, scan
 from domains.pointcloud.sources import FoundSet
 
-FRAMES = {"train": 6, "val": 1}
+FRAMES = {"train": 4, "val": 1}
 AZIMUTHS = 12
 """Firings of a turn: 384 points a frame instead of about 34,700."""
 

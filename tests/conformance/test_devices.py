@@ -76,7 +76,7 @@ dist.destroy_process_group()
 def planned(domain: str, *options: str) -> Planned:
     """A small run without dropout, whose batches do not divide evenly."""
     asked = [f"domain={domain}", "dataset=default", "attention=quest", "seed=0", "synthetic=true"]
-    asked += ["budget=smoke", "recipe.batch_size=5", "recipe.schedule.warmup=0", "telemetry=off"]
+    asked += ["budget=smoke", "recipe.batch_size=3", "recipe.schedule.warmup=0", "telemetry=off"]
     asked += ["trainer.accelerator=cpu"]
     groups = {"domain": domain}
     if "narrow" in configuration.choices("recipe", domain):
