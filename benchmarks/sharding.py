@@ -21,7 +21,6 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -133,7 +132,11 @@ class ShardedWeights(SharedBatches):
 
 def _gathered(state: Any) -> Any:
     """The same with every shard replaced by its whole, on the CPU. All processes call it."""
-    return apply_to_collection(state, DTensor, lambda shard: shard.detach().full_tensor().cpu())
+    if isinstance(state, DTensor):
+        return state.full_tensor().cpu()
+    if isinstance(state, Mapping):
+        return {name: _gathered(value) for name, value in state.items()}
+    return state
 
 
 def _shared_out(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:

@@ -25,7 +25,7 @@ SHARDED = {"language": ("attention=value_residual", *SMALL)}
 MEMORY = ("recipe=transformer_xl", "model.memory=24", *SMALL)
 # One cluster, whose weight has one row for two devices; steps as long as the gradients are.
 MEMORY += ("model.cutoffs=[150]", "recipe.gradient_clip=null")
-MEMORY += ("recipe.optimizer.name=sgd", "recipe.optimizer.lr=0.1")
+MEMORY += ("recipe.optimizer.name=sgd", "recipe.optimizer.lr=0.1", "recipe.optimizer.momentum=0.9")
 """Options of a language model that remembers."""
 
 
