@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from benchmarks import sharding
+from benchmarks import distributed, sharding
 from benchmarks.runner import build, execute
 from benchmarks.store import RunEnded, Store
 from domains import registry as domains
-from domains.base import BenchmarkModule
+from domains.base import BenchmarkData, BenchmarkModule
 from tests.conformance.test_devices import assert_trained_alike, ended, planned
 from tests.conformance.test_resume import after
 
@@ -29,12 +32,12 @@ MEMORY += ("recipe.optimizer.name=sgd", "recipe.optimizer.lr=0.1", "recipe.optim
 """Options of a language model that remembers."""
 
 
-def built(domain: str, *options: str) -> BenchmarkModule:
-    """Model of a run whose weights are to be sharded."""
+def built(domain: str, *options: str) -> tuple[BenchmarkData, BenchmarkModule]:
+    """Data and model of a run whose weights are to be sharded."""
     cfg = planned(domain, *TWO, *options).config
     phase = domains.load(domain).next_phase(cfg, [])
     assert phase is not None
-    return build(domains.load(domain), cfg, phase)[1]
+    return build(domains.load(domain), cfg, phase)
 
 
 @pytest.mark.slow
@@ -76,6 +79,30 @@ def test_a_run_goes_on_with_other_devices(sharded_first: bool, tmp_path: Path) -
     assert_trained_alike("language", whole, broken, *options)
 
 
+def test_a_fit_leaves_its_last_weights_in_a_whole_network() -> None:
+    """A run without a selection keeps them; here in a world of one process."""
+    data, module = built("language", *SMALL)
+    first = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with distributed._environment(1):
+        trainer = L.Trainer(
+            accelerator="cpu",
+            devices=1,
+            strategy=sharding.ShardedWeights(),
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            plugins=[LightningEnvironment()],
+        )
+        trainer.fit(module, datamodule=data)
+    last = module.state_dict()
+    assert last.keys() == first.keys()
+    assert not any(isinstance(tensor, DTensor) for tensor in last.values())
+    assert not torch.equal(last["net.embedding.words.weight"], first["net.embedding.words.weight"])
+
+
 @pytest.mark.parametrize("domain", [name for name in domains.names() if name not in SHARDED])
 def test_a_model_without_blocks_is_refused(domain: str) -> None:
     with pytest.raises(ValueError, match=r"trainer\.strategy='fsdp'.* names no blocks.*: ddp"):
@@ -89,7 +116,7 @@ def test_attention_that_changes_weights_is_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(), (0, 3)])
 def test_parameters_that_cannot_be_sharded_are_refused(shape: tuple[int, ...]) -> None:
-    module = built("language", *SMALL)
+    _, module = built("language", *SMALL)
     module.net.scale = nn.Parameter(torch.ones(shape))
     with pytest.raises(ValueError, match=r"trainer\.strategy='fsdp'.* 'scale' .*: ddp"):
         sharding.check(planned("language", *TWO).config.trainer, module)
