@@ -261,7 +261,8 @@ class BestWeights(L.Callback):
                 f"selection watches '{monitor}', which was not logged; "
                 f"logged: {', '.join(trainer.callback_metrics)}"
             )
-        value = float(trainer.callback_metrics[monitor])
+        # That of one device for all: they must decide alike, to the last bit.
+        value = trainer.strategy.broadcast(float(trainer.callback_metrics[monitor]))
         if self._selection.decimals is not None:
             value = round(value, self._selection.decimals)
         if self._is_better(value):
@@ -269,7 +270,7 @@ class BestWeights(L.Callback):
             self._waited = 0
             self._weights = {
                 name: tensor.detach().to("cpu", copy=True)
-                for name, tensor in module.state_dict().items()
+                for name, tensor in trainer.strategy.lightning_module_state_dict().items()
             }
             return
         self._waited += 1

@@ -27,14 +27,14 @@ def draw_examples(
         run: where the files go; nothing is written for a domain that draws none.
         domain: draws.
         cfg: the run's configuration.
-        module: holds the trained weights.
+        module: holds the trained weights; is in single precision afterwards.
         data: what it was trained on.
 
     Raises:
         ValueError: a picture is not (H, W, 3) uint8.
         StoreWriteError: the store cannot be written.
     """
-    module.eval()
+    module.eval().float()  # as data come; a trainer would convert them to its own precision
     with torch.no_grad():
         examples = domain.examples(cfg, module, data)
     if examples:

@@ -15,7 +15,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.loggers import Logger
 
-from benchmarks import distributed
+from benchmarks import distributed, sharding
 from benchmarks.callbacks import (
     AttentionReadings,
     BestWeights,
@@ -141,11 +141,10 @@ class PhaseFit:
         warnings.filterwarnings("ignore", message=".*find_unused_parameters=True.*")
         warnings.filterwarnings("ignore", message=".*overridden `on_after_batch_transfer`.*")
         warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
-        several = settings.devices > 1
         return L.Trainer(
             accelerator=settings.accelerator,
             devices=settings.devices,
-            strategy=distributed.SharedBatches() if several else "auto",
+            strategy=sharding.strategy_of(settings),
             precision=settings.precision,  # type: ignore[arg-type]  # checked by Lightning
             max_epochs=-1 if self._phase.max_epochs is None else self._phase.max_epochs,
             max_steps=-1 if self._phase.max_steps is None else self._phase.max_steps,

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from attention import AttentionFactory
+from benchmarks import sharding
 from benchmarks.config import RunConfig
 from benchmarks.plan import Planned
 from domains.base import Domain, build_optimizer, parameter_counts
@@ -33,6 +34,7 @@ def inspect_run(planned: Planned) -> dict[str, Any]:
     source, sizes = _data(domain, cfg, phase)
     factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
     module = domain.build_module(cfg, factory, sizes)
+    sharding.check(cfg.trainer, module)
     steps_per_epoch = cfg.recipe.steps_in_epoch(sizes["train"])
     epochs = phase.max_epochs
     return {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attention import AttentionFactory, UnsupportedError
-from benchmarks import distributed, hardware, provenance
+from benchmarks import distributed, hardware, provenance, sharding
 from benchmarks.config import RunConfig, hash_of
 from benchmarks.examples import draw_examples
 from benchmarks.files import set_aside
@@ -96,13 +96,16 @@ def build_module(domain: Domain, cfg: RunConfig, data: BenchmarkData) -> Benchma
 
     Raises:
         RunEnded: the variant cannot serve this domain.
+        ValueError: the model cannot be trained as `cfg.trainer` asks.
     """
     torch.manual_seed(derive(cfg.seed, "initialisation"))
     factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
     try:
-        return domain.build_module(cfg, factory, data.info.sizes)
+        module = domain.build_module(cfg, factory, data.info.sizes)
     except UnsupportedError as error:
         raise RunEnded("skipped", str(error)) from error
+    sharding.check(cfg.trainer, module)
+    return module
 
 
 def make_result(

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.suggest import unknown
 
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+STRATEGIES = ("ddp", "fsdp")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 TELEMETRY_MODES = ("sampled", "exact", "off")
 
@@ -37,10 +38,19 @@ class TrainerConfig:
     """Where and in which precision a run is trained.
 
     Only `precision` is part of its identity: several devices share the batches of one.
+
+    Attributes:
+        accelerator: kind of device.
+        devices: how many train one run.
+        strategy: whether each of several has all weights (`ddp`) or its part of them (`fsdp`).
+        precision: as Lightning names it.
+        compile: whether the network is compiled.
+        checkpoint_every_s: a stopped run loses no more work, rounded up to an epoch.
     """
 
     accelerator: str = "auto"
     devices: int = 1
+    strategy: str = "ddp"
     precision: str = "32-true"
     compile: bool = False
     checkpoint_every_s: float = 10.0
@@ -48,12 +58,29 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         for key, value, allowed in (
             ("trainer.accelerator", self.accelerator, ACCELERATORS),
+            ("trainer.strategy", self.strategy, STRATEGIES),
             ("trainer.precision", self.precision, PRECISIONS),
         ):
             if value not in allowed:
                 raise unknown(key, value, allowed)
         _at_least(1, {"trainer.devices": self.devices})
         _at_least(0, {"trainer.checkpoint_every_s": self.checkpoint_every_s})
+        if self.strategy == "fsdp":
+            self._check_sharded()
+
+    def _check_sharded(self) -> None:
+        for key, value, fits, allowed in (
+            ("devices", self.devices, self.devices > 1, "2 and more"),
+            ("compile", self.compile, not self.compile, "False"),
+            # Each process would find overflows in its own part, and skip steps by itself.
+            ("precision", self.precision, self.precision != "16-mixed", "bf16-mixed, 32-true, ..."),
+        ):
+            if not fits:
+                raise ValueError(
+                    f"trainer.{key}={value} cannot go with trainer.strategy='fsdp', which shards "
+                    f"the weights over devices; allowed with it: {allowed}; else use "
+                    "trainer.strategy=ddp"
+                )
 
 
 @dataclass

@@ -84,7 +84,8 @@ class Domain(ABC):
 
         Args:
             cfg: the run's configuration.
-            module: holds the kept weights; in eval mode, on the CPU, without gradients.
+            module: holds the kept weights; in eval mode and single precision, on the CPU, without
+                gradients.
             data: as built for the last phase.
         """
         return ()
@@ -229,6 +230,15 @@ class BenchmarkModule(L.LightningModule):
     def parts(self) -> Mapping[str, nn.Module]:
         """Named parts of the network whose parameters `inspect` counts; disjoint."""
         return dict(self.net.named_children())
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Parts of the network whose weights are gathered one at a time when devices share them.
+
+        Each is a module that is called once a pass; what is in none of them is gathered for the
+        whole pass. Every parameter takes part in every loss. None by default: all devices have all
+        weights, and `trainer.strategy=fsdp` is refused.
+        """
+        return ()
 
     def configure_optimizers(self) -> Any:
         """Optimizer and per-step or per-epoch schedule of the recipe."""

@@ -85,6 +85,11 @@ class GraphModule(BenchmarkModule):
     def loss(self, batch: Any) -> Tensor:
         return task_loss(self.task, self.net(batch), batch)
 
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        # Lightning converts a batch to the precision of the run, but looks into no graphs.
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch.apply(lambda t: t.to(self.dtype) if t.is_floating_point() else t)
+
     def samples(self, batch: Any) -> int:
         return int(batch.num_graphs)
 

@@ -51,8 +51,10 @@ class AdaptiveSoftmax(nn.Module):
         clusters = len(self.sizes) - 1
         self.weight = None if tied else nn.Parameter(init_sd * torch.randn(vocabulary, width))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.cluster_weight = nn.Parameter(init_sd * torch.randn(clusters, width))
-        self.cluster_bias = nn.Parameter(torch.zeros(clusters))
+        # Where there are none, not even an optimizer or other devices have to know of them.
+        learned = clusters > 0
+        self.cluster_weight = nn.Parameter(init_sd * torch.randn(clusters, width), learned)
+        self.cluster_bias = nn.Parameter(torch.zeros(clusters), learned)
 
     def forward(self, hidden_td: Tensor, targets_t: Tensor, embedding_vd: Tensor) -> Tensor:
         """Natural logarithm of the probability of each target, (T,), float32 or wider.

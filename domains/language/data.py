@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from domains.base import BenchmarkData
-from domains.common.samplers import Remaining
+from domains.common.samplers import Remaining, made_up_batch
 from domains.contract import DataInfo
 from domains.language import corpus as corpora
 from domains.language.config import DatasetConfig
@@ -20,9 +20,6 @@ from domains.language.evaluate import unigram
 from domains.language.sources import FILES
 from domains.language.stream import Batch, EndlessOrder, Segments
 from domains.language.tiny import tiny_corpus
-
-TINY_COLUMNS = 2
-"""Columns of made-up data."""
 
 TINY_STEPS = 2
 """Segments of made-up data, and steps of its epochs."""
@@ -149,7 +146,7 @@ def build(cfg: Any) -> LanguageData:
 def tiny(cfg: Any) -> LanguageData:
     """Made-up data: segments as long as the recipe's, but few and narrow, and few words."""
     recipe = cfg.recipe
-    columns = min(recipe.batch_size, TINY_COLUMNS)
+    columns = made_up_batch(recipe.batch_size)
     longest = max(recipe.window + TINY_WINDOWS + 1, 2 * recipe.evaluation_batch)
     sizes = {
         "train": columns * (recipe.segment * TINY_STEPS + 1),

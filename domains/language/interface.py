@@ -29,7 +29,13 @@ class Memory:
 
 
 class LanguageModel(nn.Module, ABC):
-    """A causal model of token streams."""
+    """A causal model of token streams.
+
+    Attributes:
+        layers: of attention, in order.
+    """
+
+    layers: nn.ModuleList
 
     def log_likelihood(
         self,

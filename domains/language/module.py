@@ -69,6 +69,9 @@ class LanguageModule(MeanLossModule):
         parts = super().parts()
         return {name: part for name, part in parts.items() if any(True for _ in part.parameters())}
 
+    def blocks(self) -> Sequence[nn.Module]:
+        return tuple(self.net.layers)
+
     def loss(self, batch: Batch) -> Tensor:
         if batch.reset or self.memory is None:
             self.memory = self.net.new_memory()

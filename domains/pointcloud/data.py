@@ -23,6 +23,7 @@ from domains.common.samplers import (
     Request,
     SequentialBatches,
     ShuffledBatches,
+    made_up_batch,
 )
 from domains.common.seeds import derive
 from domains.contract import DataInfo
@@ -43,9 +44,6 @@ WAITING = 2
 FRAME_BYTES = 6_000_000
 """Of a whole frame in a batch, roughly."""
 
-
-TINY_BATCH = 2
-"""Frames of a batch of made-up data."""
 
 TINY_STRIDE = 5
 """One view in so many is tested on made-up data: one as it is and one mirrored."""
@@ -217,8 +215,9 @@ def build(cfg: Any) -> PointCloudData:
 
 
 def tiny(cfg: Any) -> PointCloudData:
-    """Made-up frames, two a batch, loaded in this process and tested in two views."""
-    recipe = dataclasses.replace(cfg.recipe, batch_size=TINY_BATCH, evaluation_batch=1, workers=0)
+    """Made-up frames, few a batch, loaded in this process and tested in two views."""
+    few = made_up_batch(cfg.recipe.batch_size)
+    recipe = dataclasses.replace(cfg.recipe, batch_size=few, evaluation_batch=1, workers=0)
     return _data(cfg, tiny_set(), recipe, VIEWS[::TINY_STRIDE])
 
 

@@ -46,5 +46,6 @@ def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
         logits: (N, C).
         label: (N,) int64 class, or `IGNORED`.
     """
-    total = F.cross_entropy(logits.float(), label, ignore_index=IGNORED, reduction="sum")
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(wide, label, ignore_index=IGNORED, reduction="sum")
     return total / (label != IGNORED).sum().clamp_min(1)

@@ -15,7 +15,7 @@ from domains.base import BenchmarkData
 from domains.common.corruption_presets import PRESETS
 from domains.common.corruptions import corrupt
 from domains.common.files import sha256
-from domains.common.samplers import Remaining
+from domains.common.samplers import Remaining, made_up_batch
 from domains.common.seeds import derive
 from domains.contract import DataCorrupt, DataInfo, DataKind, DataSource
 from domains.segmentation import sources
@@ -30,9 +30,6 @@ from domains.segmentation.transforms import Draws, evaluation_picture, training_
 
 TINY_STEPS = 2
 """Batches of an epoch of made-up data."""
-
-TINY_BATCH = 2
-"""Crops in a batch of made-up data."""
 
 TINY_PATCHES = 2
 """Patches along a side of a crop of made-up data."""
@@ -292,7 +289,7 @@ def tiny(cfg: Any) -> SegmentationData:
     crop = TINY_PATCHES * cfg.model.patch
     recipe = replace(
         cfg.recipe,
-        batch_size=min(cfg.recipe.batch_size, TINY_BATCH),
+        batch_size=made_up_batch(cfg.recipe.batch_size),
         long_side=4 * crop,
         short_side=crop,
         loader_workers=0,

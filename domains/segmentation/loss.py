@@ -32,7 +32,8 @@ def pixel_cross_entropy(scores: Tensor, masks: Tensor, patch: int) -> Tensor:
             than the scores.
         patch: side of a patch in pixels.
     """
-    loss: Tensor = _PixelCrossEntropy.apply(scores.permute(0, 2, 3, 1).float(), masks, patch)
+    wide = scores.permute(0, 2, 3, 1).to(torch.promote_types(scores.dtype, torch.float32))
+    loss: Tensor = _PixelCrossEntropy.apply(wide, masks, patch)
     return loss
 
 

@@ -17,7 +17,10 @@ def follow(selection: Selection | None, values: list[float]) -> tuple[BestWeight
     """Let the callback see one value an epoch, until it stops; weights are the epoch's number."""
     best = BestWeights(selection)
     module = nn.Linear(1, 1, bias=False)
-    trainer: Any = SimpleNamespace(should_stop=False, callback_metrics={})
+    strategy = SimpleNamespace(
+        broadcast=lambda value: value, lightning_module_state_dict=module.state_dict
+    )
+    trainer: Any = SimpleNamespace(should_stop=False, callback_metrics={}, strategy=strategy)
     for epoch, value in enumerate(values):
         nn.init.constant_(module.weight, float(epoch))
         trainer.current_epoch, trainer.global_step = epoch, 10 * (epoch + 1)

@@ -243,6 +243,16 @@ def test_a_comma_sweeps() -> None:
         (["telemetry.mode=exat"], "Did you mean 'exact'"),
         (["trainer.precision=32"], "32-true"),
         (["trainer.devices=0"], "at least 1"),
+        (["trainer.strategy=fdsp"], "Did you mean 'fsdp'"),
+        (["trainer.strategy=fsdp"], r"trainer\.devices=1 .* allowed with it: 2 and more"),
+        (
+            ["trainer.strategy=fsdp", "trainer.devices=2", "trainer.compile=true"],
+            r"trainer\.compile=True .* allowed with it: False",
+        ),
+        (
+            ["trainer.strategy=fsdp", "trainer.devices=2", "trainer.precision=16-mixed"],
+            r"trainer\.precision=16-mixed .* allowed with it: bf16-mixed",
+        ),
         (["launcher.workers=0"], "launcher.workers=0"),
         (["trainer.compile=true,false"], "asked for twice"),
         (["seeds=2", "seed=1"], "not both"),
