@@ -95,7 +95,7 @@ def planned(domain: str, monkeypatch: pytest.MonkeyPatch) -> Planned:
     if domain in ("language", "segmentation"):
         monkeypatch.setattr(f"domains.{domain}.data.TINY_STEPS", STEPS)
     if domain == "pointcloud":
-        monkeypatch.setattr("domains.pointcloud.data.TINY_BATCH", 1)
+        monkeypatch.setitem(FRAMES, "train", 2 * STEPS)
         monkeypatch.setitem(FRAMES, "val", 2)
     (plan,) = expand(parse([*asked, *SMALL.get(domain, [])]))
     return plan
