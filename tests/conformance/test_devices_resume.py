@@ -10,6 +10,7 @@ import pytest
 from benchmarks.plan import expand, parse
 from benchmarks.resuming import ResumeFiles
 from benchmarks.store import Store
+from tests.conformance.test_devices import planned
 from tests.conformance.test_resume import TRAINING, VALIDATION, assert_equal, files, go, stopped
 
 EVERY = 10
@@ -44,6 +45,24 @@ def test_two_devices_resume_with_the_same_bits(tmp_path: Path) -> None:
     assert (alone.epoch, alone.batch, alone.step) == (1, 0, epoch)
 
     assert stopped(broken, config, VALIDATION, 1) == f"stopped in epoch 1, step {2 * epoch}"
+    go(broken, config)
+    assert_equal(whole, broken)
+    assert files(broken) == ["main.pt"]
+
+
+@pytest.mark.slow
+def test_two_devices_that_share_the_weights_resume_with_the_same_bits(tmp_path: Path) -> None:
+    asked = ["budget.max_epochs=2", "recipe.batch_size=1", "trainer.devices=2"]
+    asked += ["trainer.strategy=fsdp", "trainer.checkpoint_every_s=0"]
+    plan = planned("language", *asked)
+    config = plan.config.to_dict()
+    whole, broken = (
+        Store(tmp_path / name).prepare(plan.key, config) for name in ("whole", "broken")
+    )
+    go(whole, config)
+    # Two batches an epoch: the devices ask one another after the first.
+    assert stopped(broken, config, TRAINING, 2) == "stopped in epoch 1, step 3"
+    assert files(broken) == ["main.inside.ckpt", "main.resume.ckpt"]
     go(broken, config)
     assert_equal(whole, broken)
     assert files(broken) == ["main.pt"]
