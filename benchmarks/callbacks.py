@@ -13,8 +13,9 @@ from torch import Tensor
 
 from attention import telemetry
 from attention.recorder import Reading
-from benchmarks import distributed, hardware
+from benchmarks import hardware
 from benchmarks.config import RunConfig
+from benchmarks.devices import batches
 from benchmarks.sections import TelemetryConfig
 from benchmarks.store import Run, RunEnded
 from domains.base import BenchmarkModule
@@ -53,7 +54,7 @@ class WorldSize(L.Callback):
         self._devices = devices
 
     def on_fit_start(self, trainer: Trainer, module: Module) -> None:
-        distributed.check_world(self._devices)
+        batches.check_world(self._devices)
 
 
 class AttentionReadings(L.Callback):

@@ -15,7 +15,6 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.loggers import Logger
 
-from benchmarks import distributed, sharding
 from benchmarks.callbacks import (
     AttentionReadings,
     BestWeights,
@@ -25,6 +24,9 @@ from benchmarks.callbacks import (
     WorldSize,
 )
 from benchmarks.config import RunConfig
+from benchmarks.devices.batches import prepare
+from benchmarks.devices.processes import is_witness
+from benchmarks.devices.weights import strategy_of
 from benchmarks.files import write_atomic
 from benchmarks.loggers import build_loggers
 from benchmarks.resuming import OwnSignals, ResumeFiles, ResumePoint
@@ -88,7 +90,7 @@ class PhaseFit:
             self._module.net.compile()
         devices = self._cfg.trainer.devices
         if devices > 1:
-            distributed.prepare(self._module, devices)
+            prepare(self._module, devices)
         trainer = self._trainer()
         trained = self._files.trained()
         if trained is None:
@@ -118,14 +120,14 @@ class PhaseFit:
             seconds=self._recorder.seconds,
             train_seconds=self._recorder.train_seconds,
         )
-        if not distributed.is_witness():
+        if not is_witness():
             save_weights(self._module, weights_path(self._run, self._phase.name))
             self._files.keep_trained(trained)
         return trained
 
     def discard_resume_point(self) -> None:
         """Free the disk once the phase's result is stored."""
-        if not distributed.is_witness():
+        if not is_witness():
             self._files.discard()
 
     def _trainer(self) -> L.Trainer:
@@ -144,7 +146,7 @@ class PhaseFit:
         return L.Trainer(
             accelerator=settings.accelerator,
             devices=settings.devices,
-            strategy=sharding.strategy_of(settings),
+            strategy=strategy_of(settings),
             precision=settings.precision,  # type: ignore[arg-type]  # checked by Lightning
             max_epochs=-1 if self._phase.max_epochs is None else self._phase.max_epochs,
             max_steps=-1 if self._phase.max_steps is None else self._phase.max_steps,
@@ -161,7 +163,7 @@ class PhaseFit:
         )
 
     def _loggers(self) -> list[Logger]:
-        if distributed.is_witness():
+        if is_witness():
             return []
         return build_loggers(self._cfg, self._run, self._phase.name)
 

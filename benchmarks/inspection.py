@@ -13,8 +13,8 @@ from rich.table import Table
 from torch import Tensor
 
 from attention import AttentionFactory
-from benchmarks import sharding
 from benchmarks.config import RunConfig
+from benchmarks.devices.weights import check_sharding
 from benchmarks.plan import Planned
 from domains.base import Domain, build_optimizer, parameter_counts
 from domains.contract import DataSource, DataUnavailable, Phase
@@ -34,7 +34,7 @@ def inspect_run(planned: Planned) -> dict[str, Any]:
     source, sizes = _data(domain, cfg, phase)
     factory = AttentionFactory(cfg.attention.name, cfg.attention.options)
     module = domain.build_module(cfg, factory, sizes)
-    sharding.check(cfg.trainer, module)
+    check_sharding(cfg.trainer, module)
     steps_per_epoch = cfg.recipe.steps_in_epoch(sizes["train"])
     epochs = phase.max_epochs
     return {

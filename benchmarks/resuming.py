@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import distributed as dist
 
-from benchmarks import distributed
+from benchmarks.devices.processes import is_witness
 from benchmarks.files import read_json, replacing, set_aside
 from benchmarks.states import SCHEMA
 from benchmarks.store import CorruptFileError, Run, RunEnded
@@ -223,7 +223,7 @@ class ResumePoint(L.Callback):
         if state is None and not trainer.strategy.broadcast(due):
             return
         self._save(trainer, self._files.epoch_end)
-        if not distributed.is_witness():
+        if not is_witness():
             self._files.inside.unlink(missing_ok=True)
         self._saved = time.monotonic()
         if state is not None:
@@ -250,7 +250,7 @@ class ResumePoint(L.Callback):
 
     def _save(self, trainer: Trainer, path: Path) -> None:
         self._run.check_claim()
-        if distributed.is_witness():  # has its share in the checkpoint, which rank 0 writes
+        if is_witness():  # has its share in the checkpoint, which rank 0 writes
             trainer.save_checkpoint(path)
         else:
             with replacing(path) as partial:

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from attention import AttentionFactory, UnsupportedError
-from benchmarks import distributed, hardware, provenance, sharding
+from benchmarks import hardware, provenance
 from benchmarks.config import RunConfig, hash_of
+from benchmarks.devices import processes
+from benchmarks.devices.weights import check_sharding
 from benchmarks.examples import draw_examples
 from benchmarks.files import set_aside
 from benchmarks.fit import PhaseFit, weights_path
@@ -43,7 +45,7 @@ def execute(
         RunEnded: the run diverged, was stopped, or its variant cannot serve this domain.
     """
     cfg = RunConfig.from_dict(config)
-    with distributed.world(cfg.trainer.devices, run, config):
+    with processes.world(cfg.trainer.devices, run, config):
         _execute(run, cfg, progress, should_stop)
 
 
@@ -65,7 +67,7 @@ def _execute(run: Run, cfg: RunConfig, progress: Progress, should_stop: ShouldSt
         built = build(domain, cfg, _last_phase(domain, cfg, done))
         built[1].load_state_dict(torch.load(weights_path(run, done[-1].name)))
     data, module = built
-    if not distributed.is_witness():
+    if not processes.is_witness():
         draw_examples(run, domain, cfg, module, data)
     result = make_result(domain, cfg, data, module, done, memory)
     if earlier_sources:
@@ -104,7 +106,7 @@ def build_module(domain: Domain, cfg: RunConfig, data: BenchmarkData) -> Benchma
         module = domain.build_module(cfg, factory, data.info.sizes)
     except UnsupportedError as error:
         raise RunEnded("skipped", str(error)) from error
-    sharding.check(cfg.trainer, module)
+    check_sharding(cfg.trainer, module)
     return module
 
 

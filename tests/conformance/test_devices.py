@@ -29,7 +29,8 @@ import copy, json, os, sys
 import torch
 from lightning.pytorch.plugins import DoublePrecision
 from torch import distributed as dist
-from benchmarks import distributed, hardware
+from benchmarks import hardware
+from benchmarks.devices import batches
 from benchmarks.runner import build
 from domains import registry
 from tests.conformance.test_devices import planned
@@ -53,7 +54,7 @@ for name in registry.names():
             share = 1.0
             part = copy.deepcopy(batch)
             if shared:
-                distributed.prepare(own, 2)
+                batches.prepare(own, 2)
                 part = own.own_part(part, rank)
                 share = own.share
             torch.manual_seed(0)

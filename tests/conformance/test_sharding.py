@@ -12,7 +12,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from benchmarks import distributed, sharding
+from benchmarks.devices import processes, weights
 from benchmarks.runner import build, execute
 from benchmarks.store import RunEnded, Store
 from domains import registry as domains
@@ -50,10 +50,10 @@ def test_shared_weights_end_with_the_metrics_of_one_device(
         sharded.append(module)
         original(module, **options)
 
-    original = sharding.fully_shard
+    original = weights.fully_shard
     options = SHARDED[domain]
     one, _ = ended(tmp_path / "one", domain, *options)
-    monkeypatch.setattr(sharding, "fully_shard", fully_shard)
+    monkeypatch.setattr(weights, "fully_shard", fully_shard)
     two, result = ended(tmp_path / "two", domain, *options, *TWO)
     assert result["cost"]["devices"] == 2
     assert len(sharded) == 2 * (2 + 1), "fit and test each shard two blocks and the rest"
@@ -85,11 +85,11 @@ def test_a_fit_leaves_its_last_weights_in_a_whole_network() -> None:
     """A run without a selection keeps them; here in a world of one process."""
     data, module = built("language", *SMALL)
     first = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    with distributed._environment(1):
+    with processes.environment(1):
         trainer = L.Trainer(
             accelerator="cpu",
             devices=1,
-            strategy=sharding.ShardedWeights(),
+            strategy=weights.ShardedWeights(),
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
@@ -121,4 +121,4 @@ def test_parameters_that_cannot_be_sharded_are_refused(shape: tuple[int, ...]) -
     _, module = built("language", *SMALL)
     module.net.scale = nn.Parameter(torch.ones(shape))
     with pytest.raises(ValueError, match=r"trainer\.strategy='fsdp'.* 'scale' .*: ddp"):
-        sharding.check(planned("language", *TWO).config.trainer, module)
+        weights.check_sharding(planned("language", *TWO).config.trainer, module)

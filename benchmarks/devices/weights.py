@@ -3,7 +3,7 @@
 Every process holds its part of each weight, of its gradient and of the optimizer's state. A block
 of the network (`BenchmarkModule.blocks`) is gathered when it is computed and dropped afterwards;
 what is in no block stays gathered for the whole pass. How a batch is shared, and how gradients are
-weighed, is as with weights that every process has (:mod:`benchmarks.distributed`).
+weighed, is as with weights that every process has (:mod:`benchmarks.devices`).
 
 The network itself stays whole, in the memory of the host: a copy of it is sharded, trains and is
 evaluated, and hands its weights back at the end. So weights, checkpoints and what is made of them
@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from attention.steps import needs_steps
-from benchmarks.distributed import SharedBatches
+from benchmarks.devices.batches import SharedBatches
 from benchmarks.sections import TrainerConfig
 from domains.base import BenchmarkModule
 
@@ -40,7 +40,7 @@ def strategy_of(settings: TrainerConfig) -> Strategy | str:
     return ShardedWeights() if settings.strategy == "fsdp" else SharedBatches()
 
 
-def check(settings: TrainerConfig, module: BenchmarkModule) -> None:
+def check_sharding(settings: TrainerConfig, module: BenchmarkModule) -> None:
     """Make sure that a model can be trained as the settings ask.
 
     Raises:
