@@ -45,7 +45,8 @@ class TrainerConfig:
         strategy: whether each of several has all weights (`ddp`) or its part of them (`fsdp`).
         precision: as Lightning names it.
         compile: whether the network is compiled.
-        checkpoint_every_s: a stopped run loses no more work, rounded up to an epoch.
+        checkpoint_every_s: a killed run loses no more work, rounded up to an epoch; a stopped one
+            none.
     """
 
     accelerator: str = "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -38,3 +39,17 @@ def original_of(module: Exchanged) -> type[nn.Module]:
 def _rebuild(mixin: type[Exchanged], original: type[nn.Module]) -> nn.Module:
     cls = exchanged_class(mixin, original)
     return cls.__new__(cls)
+
+
+def give_back(module: nn.Module, original: type[nn.Module], names: Iterable[str]) -> None:
+    """Undo an exchange: the module's own class, without the attributes that came with the other.
+
+    Args:
+        module: exchanged, or on the way to be.
+        original: its own class.
+        names: of the attributes, which need not all be there.
+    """
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+    module.__class__ = original

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .classes import exchanged_class
+from .classes import exchanged_class, give_back
 from .masks import hidden_as_bias
 from .projected import Projected
 from .site import Choice, CoreSite, Place, Site, Stack
@@ -112,10 +112,7 @@ class FusedSite(CoreSite):
         self.core.variant.adopt(module.projections())
 
     def leave(self) -> None:
-        for name in ("core", "stack", "causal_refusal", "keeps_own"):
-            if hasattr(self.module, name):
-                delattr(self.module, name)
-        self.module.__class__ = self.original
+        give_back(self.module, self.original, ("core", "stack", "causal_refusal", "keeps_own"))
 
 
 def find(modules: Mapping[str, nn.Module]) -> Iterator[Site]:

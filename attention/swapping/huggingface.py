@@ -35,7 +35,7 @@ from ..variant import (
     UnsupportedError,
 )
 from ..variants.softcap import CapMap
-from .classes import Exchanged, exchanged_class
+from .classes import Exchanged, exchanged_class, give_back
 from .huggingface_probe import CAP, NORM, SINK, Seen, probe
 from .masks import hidden_as_bias, merge
 from .site import Choice, CoreSite, Place, Site, Stack
@@ -140,10 +140,7 @@ class HuggingFaceSite(CoreSite):
     def leave(self) -> None:
         for hook in self.hooks:
             hook.remove()
-        for name in SwappedHuggingFace.__annotations__:
-            if hasattr(self.module, name):
-                delattr(self.module, name)
-        self.module.__class__ = self.original
+        give_back(self.module, self.original, SwappedHuggingFace.__annotations__)
         self.implementation.leave(self.name)
 
     def _refuse_two_maps(self, choice: Choice) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from ..core import AttentionCore
 from ..variant import Projections, UnsupportedError
-from .classes import Exchanged, exchanged_class
+from .classes import Exchanged, exchanged_class, give_back
 from .masks import hidden_as_bias, merge, split_padding
 from .site import Choice, CoreSite, Place, Site, Stack
 
@@ -280,10 +280,7 @@ class MultiheadSite(CoreSite):
         self.core.variant.adopt(module.projections())
 
     def leave(self) -> None:
-        for name in SwappedMultihead.__annotations__:
-            if hasattr(self.module, name):
-                delattr(self.module, name)
-        self.module.__class__ = self.original
+        give_back(self.module, self.original, SwappedMultihead.__annotations__)
 
 
 def find(modules: Mapping[str, nn.Module]) -> Iterator[Site]:

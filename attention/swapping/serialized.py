@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ..core import AttentionCore
 from ..normalize import widen
 from ..variant import NEEDS_INPUT, NEEDS_WEIGHTS, Call, UnsupportedError, Variant
-from .classes import exchanged_class, original_of
+from .classes import exchanged_class, give_back, original_of
 from .fused import TOLERANCES
 from .projected import Projected
 from .site import Choice, CoreSite, Place, Site, Stack
@@ -166,10 +166,7 @@ class SerializedSite(CoreSite):
         self.core.variant.adopt(module.projections())
 
     def leave(self) -> None:
-        for name in ("core", "flash_dtype"):
-            if hasattr(self.module, name):
-                delattr(self.module, name)
-        self.module.__class__ = self.original
+        give_back(self.module, self.original, ("core", "flash_dtype"))
 
 
 def find(modules: Mapping[str, nn.Module]) -> Iterator[Site]:
