@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from benchmarks.launch.estimate import Left
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -31,7 +33,7 @@ class Totals:
         running: how many this program works on now.
         elsewhere: how many other runners hold at this moment.
         queued: how many wait in the queue of a cluster.
-        seconds_left: until all are through; None while nothing is known.
+        left: until all are through; None while nothing is known.
     """
 
     total: int
@@ -39,7 +41,7 @@ class Totals:
     running: int = 0
     elsewhere: int = 0
     queued: int = 0
-    seconds_left: float | None = None
+    left: Left | None = None
 
     def words(self) -> str:
         """One line: `7/30 done, 1 failed, 2 running, about 5 min left`."""
@@ -52,8 +54,9 @@ class Totals:
             parts.append(f"{self.elsewhere} in other runners")
         if self.queued:
             parts.append(f"{self.queued} queued")
-        if self.seconds_left is not None:
-            parts.append(f"about {duration(self.seconds_left)} left")
+        if self.left is not None:
+            word = "about" if self.left.complete else "at least"
+            parts.append(f"{word} {duration(self.left.seconds)} left")
         return ", ".join(parts)
 
 

@@ -365,7 +365,7 @@ class _Session:
             label: under which the display knows those that a worker of this pool carried out.
         """
         for task, outcome in ended:
-            key = task.planned.key
+            planned, key = task.planned, task.planned.key
             assert outcome.state is not None
             del self._tasks[key]
             self._states[key] = outcome.state
@@ -374,7 +374,7 @@ class _Session:
             if outcome.executed:
                 self._executed += 1
                 if outcome.state == "done":
-                    self._estimator.record(task.planned.estimate, outcome.seconds)
+                    self._estimator.record(planned.kind, planned.estimate, outcome.seconds)
         if ended:
             self._display.totals(self._totals())
         for part in by_group(ended):

@@ -36,6 +36,12 @@ class PlannedRun:
     memory: int | None = None
     attempts: int | None = None
 
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Runs of this kind take about equally long."""
+        budget = (self.config.get("budget") or {}).get("name", "")
+        return self.key.domain, self.key.dataset, budget
+
 
 @dataclass(frozen=True)
 class Summary:

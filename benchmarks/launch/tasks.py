@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.claims import Holder
 from benchmarks.files import for_each
 from benchmarks.launch.display import Totals, headline
-from benchmarks.launch.estimate import Estimator, InProgress
+from benchmarks.launch.estimate import Estimator, InProgress, Waiting
 from benchmarks.launch.perform import Member, Offer, Outcome, is_settled
 from benchmarks.launch.planned import PlannedRun, labels
 from benchmarks.launch.process import WorkerProcess
@@ -236,7 +236,7 @@ def totals(
     for task in tasks.values():
         elsewhere += task.elsewhere
         if task.worker is None or task.worker.started is None or task.elsewhere:
-            waiting.append(task.planned.estimate)
+            waiting.append(Waiting(task.planned.kind, task.planned.estimate))
         else:
             busy.setdefault(id(task.worker), []).append(task)
     running = []
@@ -246,6 +246,7 @@ def totals(
             known = [seconds for seconds in estimates if seconds is not None]
             running.append(
                 InProgress(
+                    own[0].planned.kind,
                     sum(known) if len(known) == len(own) else None,
                     now - worker.started,
                     worker.progress.get("seconds_left"),
@@ -257,5 +258,5 @@ def totals(
         states=ended,
         running=sum(run.runs for run in running),
         elsewhere=elsewhere,
-        seconds_left=estimator.left(waiting, running, capacity),
+        left=estimator.left(waiting, running, capacity),
     )

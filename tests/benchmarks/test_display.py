@@ -9,6 +9,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from benchmarks.launch.display import (
     headline,
     make_display,
 )
-from benchmarks.launch.estimate import Estimator, InProgress
+from benchmarks.launch.estimate import Estimator, InProgress, Left, Waiting
 from benchmarks.launch.planned import labels
 from benchmarks.states import RunKey
 
@@ -39,12 +40,13 @@ EVENT = {
 PROGRAM = """
 import json, sys, time
 from benchmarks.launch.display import Totals, make_display
+from benchmarks.launch.estimate import Left
 
 display = make_display()
 label, event = json.loads(sys.argv[1])
 display.open(Totals(30))
 display.started(label, 1)
-display.totals(Totals(30, {"done": 7, "failed": 1}, running=1, seconds_left=300))
+display.totals(Totals(30, {"done": 7, "failed": 1}, running=1, left=Left(300)))
 time.sleep(0.3)  # not one report has come
 display.progress(label, event)
 time.sleep(0.5)
@@ -160,17 +162,55 @@ def test_headline() -> None:
     assert headline({}) == ""
 
 
+SHORT, LONG = ("toy",), ("graph",)
+
+
+def left(
+    estimator: Estimator,
+    waiting: Sequence[float | None] = (),
+    running: Sequence[InProgress] = (),
+    workers: float = 1,
+) -> float | None:
+    found = estimator.left([Waiting(SHORT, estimate) for estimate in waiting], running, workers)
+    return None if found is None else found.seconds
+
+
 def test_time_left_is_learnt_from_what_was_measured() -> None:
     estimator = Estimator()
-    assert estimator.left([None, None], [], workers=2) is None
-    assert estimator.left([10.0, 10.0], [], workers=2) == 10.0
-    estimator.record(10.0, 20.0)  # this machine is half as fast as was thought
-    assert estimator.left([10.0, 10.0], [], workers=1) == 40.0
-    assert estimator.left([None], [], workers=1) == 20.0
-    assert estimator.left([], [InProgress(10.0, 5.0, None)], workers=1) == 15.0
-    assert estimator.left([], [InProgress(10.0, 5.0, 3.0)], workers=1) == 3.0
-    assert estimator.left([], [InProgress(10.0, 50.0, None)], workers=1) == 0.0
-    assert estimator.left([], [InProgress(30.0, 5.0, None, runs=3)], workers=1) == 55.0
-    assert estimator.left([], [InProgress(None, 5.0, None, runs=3)], workers=1) == 55.0
-    assert estimator.left([1.0, 1.0, 30.0], [], workers=3) == 60.0  # the longest decides
-    assert estimator.left([], [], workers=1) is None
+    assert left(estimator, [None, None], workers=2) is None
+    assert left(estimator, [10.0, 10.0], workers=2) == 10.0
+    estimator.record(SHORT, 10.0, 20.0)  # this machine is half as fast as was thought
+    assert left(estimator, [10.0, 10.0]) == 40.0
+    assert left(estimator, [None]) == 20.0
+    assert left(estimator, running=[InProgress(SHORT, 10.0, 5.0, None)]) == 15.0
+    assert left(estimator, running=[InProgress(SHORT, 10.0, 5.0, 3.0)]) == 3.0
+    assert left(estimator, running=[InProgress(SHORT, 10.0, 50.0, None)]) == 0.0
+    assert left(estimator, running=[InProgress(SHORT, 30.0, 5.0, None, runs=3)]) == 55.0
+    assert left(estimator, running=[InProgress(SHORT, None, 5.0, None, runs=3)]) == 55.0
+    assert left(estimator, [1.0, 1.0, 30.0], workers=3) == 60.0  # the longest decides
+    assert left(estimator) is None
+
+
+def test_a_run_says_nothing_about_runs_of_another_kind() -> None:
+    estimator = Estimator()
+    estimator.record(LONG, None, 3600.0)
+    assert left(estimator, [None]) is None
+    both = estimator.left([Waiting(LONG, None), Waiting(SHORT, None)], [], workers=1)
+    assert both == Left(3600.0, complete=False)
+    estimator.record(SHORT, None, 2.0)
+    both = estimator.left([Waiting(LONG, None), Waiting(SHORT, None)], [], workers=1)
+    assert both == Left(3602.0)
+
+
+def test_what_a_first_run_expects_of_itself_is_expected_of_its_kind() -> None:
+    """75 runs that are trained together are half way through after a minute: two minutes in all."""
+    at_work = InProgress(SHORT, None, 60.0, 60.0, runs=75)
+    found = Estimator().left([Waiting(SHORT, None)] * 75, [at_work], workers=1)
+    assert found is not None
+    assert found.complete
+    assert found.seconds == pytest.approx(180.0)
+
+
+def test_a_lower_bound_is_called_one() -> None:
+    assert Totals(3, left=Left(300.0)).words() == "0/3 done, about 5 min left"
+    assert Totals(3, left=Left(300.0, complete=False)).words() == "0/3 done, at least 5 min left"
