@@ -1,25 +1,14 @@
-"""Finding, fetching and checking the files of a data set."""
+"""Finding and checking the files of a data set."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import socket
-import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from domains.contract import DataCorrupt
-
 SEARCH_DEPTH = 5
 """Folders between `DATA_DIR` and a set's own; deeper trees are not walked."""
-
-AGENT = "Mozilla/5.0 (compatible; attention-benchmarks)"
-"""Some hosts answer Python's own name with 403."""
 
 
 def cache_dir() -> Path:
@@ -60,49 +49,3 @@ def checksum(path: Path, algorithm: str) -> str:
     """Hex digest of a file by one of hashlib's algorithms."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def reachable(url: str, timeout: float = 0.7) -> bool:
-    """Whether the server of an address accepts a connection within `timeout` seconds.
-
-    Bounded even where the look-up of the name hangs.
-    """
-    answered = threading.Event()
-
-    def connect() -> None:
-        parts = urllib.parse.urlsplit(url)
-        port = parts.port or (80 if parts.scheme == "http" else 443)
-        try:
-            socket.create_connection((parts.hostname or "", port), timeout=timeout).close()
-        except OSError:
-            return
-        answered.set()
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return answered.is_set()
-
-
-def download(url: str, path: Path, digest: str, algorithm: str = "sha256") -> None:
-    """Fetch a file and verify it.
-
-    Args:
-        url: where from.
-        path: where to; its folder is there.
-        digest: checksum that the file must have.
-        algorithm: of the checksum; another than SHA-256 only where that is not published.
-
-    Raises:
-        OSError: no network, no such file, or no space.
-        DataCorrupt: the file is not the one that was published.
-    """
-    request = urllib.request.Request(url, headers={"User-Agent": AGENT})
-    with urllib.request.urlopen(request, timeout=60) as answer, path.open("wb") as out:
-        shutil.copyfileobj(answer, out)
-    if (found := checksum(path, algorithm)) != digest:
-        name = algorithm.upper().replace("SHA", "SHA-")
-        raise DataCorrupt(
-            f"{url} has {name} {found}, expected {digest}. Fetch it again; if the address serves "
-            "another file now, put the files into DATA_DIR."
-        )

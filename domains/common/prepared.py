@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from domains.common.files import cache_dir, sha256
+from domains.common.whole_folder import make_whole
+from domains.contract import DataUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -49,45 +49,29 @@ def prepared(name: str, build: Build) -> Prepared:
     Args:
         name: of the folder, relative to `CACHE_DIR`; names everything that the content depends on.
         build: see :data:`Build`. Whatever it raises leaves nothing behind.
+
+    Raises:
+        DataUnavailable: the temporary folder cannot be written to either.
     """
     folder = cache_dir() / name
-    found = _verified(folder)
+    found, damage = _look(folder)
     if found is not None:
         return found
+    if damage:
+        log.warning("cache %s is damaged (%s) and is built again", folder, damage)
     try:
-        with _alone(folder):
-            # Whoever held the lock before may have built it.
-            return _verified(folder) or _built(folder, build)
+        make_whole(folder, lambda work: _fill(work, build), lambda: _look(folder)[0] is not None)
+        return _read(folder)
     except OSError as error:
         log.warning("CACHE_DIR cannot be used; %s is prepared every time (%s)", name, error)
-    return _temporary(build)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from building the same folder; a process that dies lets go."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _built(folder: Path, build: Build) -> Prepared:
-    """Build beside the place and rename; what is in the place is damaged and goes."""
-    prefix = f".{folder.name}.work-"
-    for left in folder.parent.glob(f"{prefix}*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
+        reason = error
     try:
-        _fill(work, build)
-        if folder.exists():
-            os.rename(folder, work / "damaged")
-            shutil.rmtree(work / "damaged")
-        os.rename(work, folder)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    return _read(folder)
+        return _temporary(build)
+    except OSError as error:
+        raise DataUnavailable(
+            f"{name} can be prepared neither in CACHE_DIR, now {cache_dir()} ({reason}), nor in a "
+            f"temporary folder ({error}). Set CACHE_DIR to a folder that has room"
+        ) from error
 
 
 def _temporary(build: Build) -> Prepared:
@@ -114,18 +98,15 @@ def _read(folder: Path) -> Prepared:
     return Prepared(folder, manifest["facts"], manifest["sha256"])
 
 
-def _verified(folder: Path) -> Prepared | None:
-    """What is in a folder, None if it is not there or damaged."""
+def _look(folder: Path) -> tuple[Prepared | None, str]:
+    """What is in a folder, or else what is wrong with it; nothing is if it is not there."""
     if not os.path.isdir(folder):
-        return None
+        return None, ""
     try:
         found = _read(folder)
         damaged = [
             name for name, digest in found.digests.items() if sha256(folder / name) != digest
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        damaged = [str(error)]
-    if not damaged:
-        return found
-    log.warning("cache %s is damaged (%s) and is built again", folder, ", ".join(damaged))
-    return None
+        return None, str(error)
+    return (None, ", ".join(damaged)) if damaged else (found, "")

@@ -13,7 +13,7 @@ from domains.graph.config import SPEC, DatasetConfig
 from domains.graph.data import GraphData, build, model_sizes
 from domains.graph.model import GPSModel
 from domains.graph.module import GraphModule
-from domains.graph.prepare import prepared
+from domains.graph.prepare import prepared_set
 from domains.graph.tiny import tiny_set
 
 DECIMALS = 5
@@ -57,7 +57,7 @@ class GraphDomain(Domain):
         return sources.require(cfg.dataset)
 
     def build_data(self, cfg: Any, phase: Phase) -> GraphData:
-        return build(cfg, phase, prepared(cfg.dataset))
+        return build(cfg, phase, prepared_set(cfg.dataset))
 
     def tiny(self, cfg: Any, phase: Phase) -> GraphData:
         return build(cfg, phase, tiny_set(cfg.dataset))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-import socket
-import threading
-import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from domains.common.fetching import fetch_folder, reachable
+from domains.common.files import cache_dir
 from domains.contract import DataUnavailable
-from domains.graph.cache import cache_dir, only_process, whole_folder
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +76,11 @@ def url(name: str) -> str:
     return DOWNLOADS[name].url
 
 
+def pyg_dir() -> Path:
+    """Folder of `CACHE_DIR` where PyTorch Geometric's files go."""
+    return cache_dir() / "graph" / "pyg"
+
+
 def fetch(name: str, how_to_supply: str) -> None:
     """Download and process a set; only the processed files are kept.
 
@@ -86,22 +89,23 @@ def fetch(name: str, how_to_supply: str) -> None:
         how_to_supply: what to say if that fails.
 
     Raises:
-        DataUnavailable: no network, or the download is not what the class expects.
+        DataUnavailable: no network, nowhere to write to, or not what the class expects.
     """
-    refuse_unreachable(name, how_to_supply)
     entry = DOWNLOADS[name]
-    target = cache_dir() / "pyg" / entry.folder
-    with only_process(target):
-        if target.is_dir():
-            return
+    if not reachable(entry.url):
+        raise DataUnavailable(how_to_supply)
+
+    def fill(folder: Path) -> None:
         log.info("%s: download from %s", name, entry.url)
-        with whole_folder(target) as scratch:
-            try:
-                entry.make(scratch)
-            except Exception as error:  # whatever the class, its transport or its unpickling raise
-                reason = f"{type(error).__name__}: {error}"
-                raise DataUnavailable(f"{how_to_supply} ({entry.url}: {reason})") from error
-            _keep(scratch, entry.folder)
+        try:
+            entry.make(folder)
+        except Exception as error:  # whatever the class, its transport or its unpickling raise
+            reason = f"{type(error).__name__}: {error}"
+            raise DataUnavailable(f"{how_to_supply} ({entry.url}: {reason})") from error
+        _keep(folder, entry.folder)
+
+    target = pyg_dir() / entry.folder
+    fetch_folder(entry.url, target, fill, lambda reason: f"{how_to_supply} ({reason})")
 
 
 def _keep(scratch: Path, folder: str) -> None:
@@ -111,27 +115,3 @@ def _keep(scratch: Path, folder: str) -> None:
     for path in scratch.iterdir():
         if path.name != "processed":
             shutil.rmtree(path)
-
-
-def refuse_unreachable(name: str, how_to_supply: str, timeout: float = 0.7) -> None:
-    """See whether the server of a set accepts a connection, in bounded time.
-
-    Raises:
-        DataUnavailable: it does not.
-    """
-    host = urllib.parse.urlsplit(url(name)).hostname
-    answered = threading.Event()
-
-    def connect() -> None:
-        try:
-            socket.create_connection((host or "", 443), timeout=timeout).close()
-        except OSError:
-            return
-        answered.set()
-
-    # A thread, because the look-up of a name can hang and knows no time limit.
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if not answered.is_set():
-        raise DataUnavailable(how_to_supply)

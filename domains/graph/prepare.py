@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from domains.common.files import checksum
+from domains.common.prepared import prepared
 from domains.contract import DataKind
-from domains.graph import cache
 from domains.graph.checks import check_classes, check_graphs, check_means, check_sizes
 from domains.graph.config import DatasetConfig
 from domains.graph.encodings import is_undirected, random_walk_returns, smallest_eigenpairs
+from domains.graph.mapped import map_graphs, new_array
 from domains.graph.sources import Source, find
 from domains.graph.store import AXES, SPLITS, PackedGraphs
 
@@ -62,48 +63,24 @@ class PreparedSet:
     notes: tuple[str, ...]
 
 
-def prepared(config: DatasetConfig) -> PreparedSet:
+def prepared_set(config: DatasetConfig) -> PreparedSet:
     """A set from the cache, or prepared now and put there.
-
-    Several processes may ask at once: one prepares, the others wait. A damaged folder is removed
-    and made again.
 
     Raises:
         DataUnavailable: no source, or nowhere to write to.
         DataCorrupt: the source is damaged or is not what the configuration says.
     """
     source = find(config)
-    folder = cache.cache_dir() / "prepared" / f"{config.name}-{_key(config, source)}"
-    try:
-        contents = cache.read_contents(folder)
-    except cache.DamagedError:
-        contents = None
-    if contents is None:
-        with cache.only_process(folder):
-            contents = _prepared_under_lock(config, source, folder)
+    name = f"graph/{config.name}-{_key(config, source)}"
+    made = prepared(name, lambda folder: _prepare(config, source, folder))
+    splits = made.facts["splits"]
     return PreparedSet(
-        splits={s: cache.map_graphs(folder, s, contents["splits"][s]) for s in SPLITS},
-        kind=contents["kind"],
+        splits={split: map_graphs(made.folder, split, splits[split]) for split in SPLITS},
+        kind=made.facts["kind"],
         source=source.description,
-        fingerprint=contents["fingerprint"],
-        notes=tuple(contents["notes"]),
+        fingerprint=made.facts["fingerprint"],
+        notes=tuple(made.facts["notes"]),
     )
-
-
-def _prepared_under_lock(config: DatasetConfig, source: Source, folder: Path) -> dict[str, Any]:
-    """Contents of the folder, which others may have made while this process waited."""
-    try:
-        contents = cache.read_contents(folder)
-    except cache.DamagedError as reason:
-        log.warning("prepared graphs are damaged and are made again: %s", reason)
-        shutil.rmtree(folder, ignore_errors=True)
-        contents = None
-    if contents is None:
-        with cache.whole_folder(folder) as scratch:
-            _prepare(config, source, scratch)
-        contents = cache.read_contents(folder)
-    assert contents is not None, "a folder that was just written"
-    return contents
 
 
 def _key(config: DatasetConfig, source: Source) -> str:
@@ -117,7 +94,7 @@ def _key(config: DatasetConfig, source: Source) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _prepare(config: DatasetConfig, source: Source, folder: Path) -> None:
+def _prepare(config: DatasetConfig, source: Source, folder: Path) -> dict[str, Any]:
     splits = source.read()
     check_sizes(config, splits, source.description)
     if source.kind == "real":
@@ -127,20 +104,19 @@ def _prepare(config: DatasetConfig, source: Source, folder: Path) -> None:
     for split in SPLITS:
         where = f"{source.description}, {split}"
         names[split] = write_split(config, splits[split], folder, split, undirected, where)
-        written = cache.map_graphs(folder, split, names[split])
+        written = map_graphs(folder, split, names[split])
         if split == "train":
             check_classes(config, written, source.description)
         digests[split] = content_digest(written)
     kind, notes = _judge(config, source, digests)
-    cache.write_contents(
-        folder,
-        kind=kind,
-        notes=notes,
-        fingerprint=fingerprint(digests),
-        digests=digests,
-        undirected=undirected,
-        splits=names,
-    )
+    return {
+        "kind": kind,
+        "notes": notes,
+        "fingerprint": fingerprint(digests),
+        "digests": digests,
+        "undirected": undirected,
+        "splits": names,
+    }
 
 
 def _judge(
@@ -151,18 +127,13 @@ def _judge(
     if source.kind == "regenerated":
         return source.kind, notes
     named = [path for path in source.files if path.name in config.md5]
-    differing = [path.name for path in named if _md5(path) != config.md5[path.name]]
+    differing = [path.name for path in named if checksum(path, "md5") != config.md5[path.name]]
     differing += [f"{split} split" for split, d in config.content.items() if digests[split] != d]
     if differing:
         return "sample", [*notes, f"not the published content: {', '.join(differing)}"]
     if source.kind == "real" and not named and not config.content:
         notes.append("no checksum is known; numbers of graphs, nodes and edges are the published")
     return source.kind, notes
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def write_split(
@@ -189,7 +160,7 @@ def write_split(
                     axis = AXES[name]
                     rows = len(graphs) if axis == "graph" else int(graphs.ptr[axis][-1])
                     shape = (rows, *array.shape[1:])
-                    new = cache.new_array(folder, f"{split}.{name}", shape, array.dtype)
+                    new = new_array(folder, f"{split}.{name}", shape, array.dtype)
                     files[name] = open_files.enter_context(new)
                 files[name].write(np.ascontiguousarray(array).data)
             if time.monotonic() - begun > SAID_AFTER_S:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from domains.common.fetching import reachable
 from domains.contract import DataKind, DataSource, DataUnavailable
 from domains.graph import download, sbm
-from domains.graph.cache import cache_dir
 from domains.graph.config import GENERATED, DatasetConfig
 from domains.graph.molecules import INSTALL
 from domains.graph.peptides import read_functional, read_split, read_structural
@@ -157,7 +157,7 @@ def roots() -> Iterator[tuple[str, Path]]:
     if data := os.environ.get("DATA_DIR"):
         yield "DATA_DIR/graphs", Path(data, "graphs")
         yield "DATA_DIR", Path(data)
-    yield "CACHE_DIR", cache_dir() / "pyg"
+    yield "CACHE_DIR", download.pyg_dir()
 
 
 def find(config: DatasetConfig) -> Source:
@@ -184,7 +184,8 @@ def require(config: DatasetConfig) -> DataSource:
     found = at_hand(config)
     if found is not None:
         return DataSource(found.kind, found.description)
-    download.refuse_unreachable(config.name, _how_to_supply(config))
+    if not reachable(download.url(config.name)):
+        raise DataUnavailable(_how_to_supply(config))
     return DataSource(
         "real", f"to be downloaded by PyTorch Geometric from {download.url(config.name)}"
     )

@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
 
-from domains.common.files import (
-    cache_dir,
-    download,
-    folders_named,
-    reachable,
-    sha256,
-)
+from domains.common.fetching import download, fetch_folder, reachable
+from domains.common.files import cache_dir, folders_named, sha256
 from domains.contract import DataCorrupt, DataSource, DataUnavailable
 from domains.language.config import DatasetConfig
 
@@ -92,30 +86,14 @@ def fetch(config: DatasetConfig) -> TextFiles:
             "nothing is fetched unverified"
         )
     target = cache_dir() / "language" / config.folder
-    if target.exists():
-        return _in_place(config, target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{config.folder}-")
-    except OSError as error:
-        reason = f"CACHE_DIR, now {cache_dir()}, cannot be written to: {error}"
-        raise DataUnavailable(_how_to_supply(config, reason)) from error
-    with work as scratch:
-        archive, folder = Path(scratch, "archive.zip"), Path(scratch, config.folder)
-        folder.mkdir()
-        try:
-            download(config.url, archive, config.sha256[ARCHIVE])
-            _unpack(config, archive, folder)
-        except (OSError, HTTPException) as error:
-            reason = f"{config.url}: {error}"
-            raise DataUnavailable(_how_to_supply(config, reason)) from error
-        # Another process may have finished first: then its files, equal to these, stay.
-        if not target.exists():
-            folder.rename(target)
-    return _in_place(config, target)
 
+    def fill(folder: Path) -> None:
+        archive = folder / "archive.zip"
+        download(config.url, archive, config.sha256[ARCHIVE])
+        _unpack(config, archive, folder)
+        archive.unlink()
 
-def _in_place(config: DatasetConfig, target: Path) -> TextFiles:
+    fetch_folder(config.url, target, fill, partial(_how_to_supply, config))
     files = locate(config)
     if files is None:
         raise DataCorrupt(f"{target} exists but does not hold the files of the text; remove it")

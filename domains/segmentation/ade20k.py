@@ -16,11 +16,12 @@ Source: rstrudel/segmenter at 20d1bfa, `segm/scripts/prepare_ade20k.py`.
 """
 
 
-def unpack(archive: Path, folder: Path) -> None:
+def unpack(archive: Path, name: str, folder: Path) -> None:
     """Take the files of a set out of a zip that holds its folder.
 
     Args:
-        archive: zip with a folder of the same name as `folder`, at any depth.
+        archive: zip with the folder of the set, at any depth.
+        name: of that folder.
         folder: where its content goes.
 
     Raises:
@@ -32,9 +33,9 @@ def unpack(archive: Path, folder: Path) -> None:
             count = 0
             for member in content.infolist():
                 parts = PurePosixPath(member.filename).parts
-                if member.is_dir() or folder.name not in parts[:-1]:
+                if member.is_dir() or name not in parts[:-1]:
                     continue
-                inside = parts[parts.index(folder.name) + 1 :]
+                inside = parts[parts.index(name) + 1 :]
                 target = folder.joinpath(*(part for part in inside if part != ".."))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read(member))
@@ -42,4 +43,4 @@ def unpack(archive: Path, folder: Path) -> None:
     except zipfile.BadZipFile as error:
         raise DataCorrupt(f"{archive.name} is no zip file: {error}") from error
     if not count:
-        raise DataCorrupt(f"{archive.name} holds no folder {folder.name}")
+        raise DataCorrupt(f"{archive.name} holds no folder {name}")

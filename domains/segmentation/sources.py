@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
 
-from domains.common.files import cache_dir, download, folders_named, reachable
+from domains.common.fetching import download, fetch_folder, reachable
+from domains.common.files import cache_dir, folders_named
 from domains.contract import DataCorrupt, DataKind, DataSource, DataUnavailable
 from domains.segmentation import ade20k
 from domains.segmentation.camvid import listed
@@ -91,33 +91,20 @@ def obtain(config: DatasetConfig) -> Found:
     if not config.url:
         raise DataUnavailable(_how_to_supply(config, "no address is known"))
     target = cache_dir() / "segmentation" / config.folder
-    if not target.exists():
-        _fetch(config, target)
+
+    def fill(folder: Path) -> None:
+        algorithm, digest = _checksum(config)
+        log.info("%s: download from %s", config.name, config.url)
+        archive = folder / "archive.zip"
+        download(config.url, archive, digest, algorithm)
+        ade20k.unpack(archive, config.folder, folder)
+        archive.unlink()
+
+    fetch_folder(config.url, target, fill, partial(_how_to_supply, config))
     found = locate(config)
     if found is None:
         raise DataCorrupt(f"{target} does not hold the whole set; remove it to fetch it again")
     return found
-
-
-def _fetch(config: DatasetConfig, target: Path) -> None:
-    algorithm, digest = _checksum(config)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{config.folder}-")
-    except OSError as error:
-        reason = f"CACHE_DIR, now {cache_dir()}, cannot be written to: {error}"
-        raise DataUnavailable(_how_to_supply(config, reason)) from error
-    log.info("%s: download from %s", config.name, config.url)
-    with work as scratch:
-        archive, folder = Path(scratch, "archive.zip"), Path(scratch, config.folder)
-        try:
-            download(config.url, archive, digest, algorithm)
-            ade20k.unpack(archive, folder)
-        except (OSError, HTTPException) as error:
-            raise DataUnavailable(_how_to_supply(config, f"{config.url}: {error}")) from error
-        # Another process may have finished first: then its files, equal to these, stay.
-        if not target.exists():
-            folder.rename(target)
 
 
 def _checksum(config: DatasetConfig) -> tuple[str, str]:

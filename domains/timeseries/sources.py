@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import re
 import shutil
-import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from domains.common.files import cache_dir, folders_named, reachable, sha256
+from domains.common.fetching import download, fetch_folder, reachable
+from domains.common.files import cache_dir, folders_named, sha256
+from domains.common.prepared import prepared
 from domains.contract import DataCorrupt, DataKind, DataSource, DataUnavailable
 from domains.timeseries.config import DatasetConfig
 from domains.timeseries.ts_format import TsFile, read_ts
-
-log = logging.getLogger(__name__)
 
 ARCHIVE_URL = "https://www.timeseriesclassification.com/aeon-toolkit/{name}.zip"
 """Where the archive offers a set: a zip with its `.ts` files."""
@@ -31,7 +28,8 @@ SPLITS = ("TRAIN", "TEST")
 CACHE_FROM_BYTES = 32 * 2**20
 """Parsing takes about 1 s for 40 MB of text; smaller files are parsed anew every time."""
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
+ARRAYS = ("labels", "lengths", "values")
 
 
 @dataclass(frozen=True)
@@ -119,45 +117,36 @@ def fetch(config: DatasetConfig) -> SetFiles:
     name = config.name
     target = cache_dir() / "timeseries" / name
     url = ARCHIVE_URL.format(name=name)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-")
-    except OSError as error:
-        reason = f"CACHE_DIR, now {cache_dir()}, cannot be written to: {error}"
-        raise DataUnavailable(_how_to_supply(name, reason)) from error
-    with work as scratch:
-        archive, folder = Path(scratch, "set.zip"), Path(scratch, name)
-        folder.mkdir()
-        try:
-            with urllib.request.urlopen(url, timeout=60) as answer, archive.open("wb") as out:
-                shutil.copyfileobj(answer, out)
-        except (urllib.error.URLError, OSError) as error:
-            raise DataUnavailable(_how_to_supply(name, f"{url}: {error}")) from error
-        try:
-            with zipfile.ZipFile(archive) as content:
-                for split in SPLITS:
-                    file = f"{name}_{split}.ts"
-                    member = next(m for m in content.namelist() if Path(m).name == file)
-                    with content.open(member) as source, Path(folder, file).open("wb") as out:
-                        shutil.copyfileobj(source, out)
-        except (zipfile.BadZipFile, StopIteration) as error:
-            raise DataCorrupt(
-                f"{url} is no zip file with {name}_TRAIN.ts and {name}_TEST.ts"
-            ) from error
-        for split, pinned in config.sha256.items():
-            found = sha256(folder / f"{name}_{split}.ts")
-            if found != pinned:
-                raise DataCorrupt(
-                    f"{url}: {name}_{split}.ts has SHA-256 {found}, expected {pinned}. Fetch it "
-                    "again; a changed set can be used from DATA_DIR and is then called a sample."
-                )
-        # Another process may have finished first: then its files, equal to these, stay.
-        if not target.exists():
-            folder.rename(target)
+    fetch_folder(
+        url, target, lambda folder: _fill(config, url, folder), partial(_how_to_supply, name)
+    )
     files = locate(name)
     if files is None:
         raise DataCorrupt(f"{target} exists but does not hold the two files; remove it")
     return files
+
+
+def _fill(config: DatasetConfig, url: str, folder: Path) -> None:
+    """Fetch the archive of a set and leave its two files, verified, in a folder."""
+    archive = folder / "set.zip"
+    download(url, archive, digest=None)
+    names = {split: f"{config.name}_{split}.ts" for split in SPLITS}
+    try:
+        with zipfile.ZipFile(archive) as content:
+            for name in names.values():
+                member = next(m for m in content.namelist() if Path(m).name == name)
+                with content.open(member) as source, (folder / name).open("wb") as out:
+                    shutil.copyfileobj(source, out)
+    except (zipfile.BadZipFile, StopIteration) as error:
+        raise DataCorrupt(f"{url} is no zip file with {' and '.join(names.values())}") from error
+    archive.unlink()
+    for split, pinned in config.sha256.items():
+        found = sha256(folder / names[split])
+        if found != pinned:
+            raise DataCorrupt(
+                f"{url}: {names[split]} has SHA-256 {found}, expected {pinned}. Fetch it again; "
+                "a changed set can be used from DATA_DIR and is then called a sample."
+            )
 
 
 def load(config: DatasetConfig) -> LoadedSet:
@@ -197,38 +186,13 @@ def _parse(path: Path, digest: str) -> TsFile:
     """Parse a file, or take large ones from the cache of earlier parses."""
     if path.stat().st_size < CACHE_FROM_BYTES:
         return read_ts(path)
-    cached = cache_dir() / "timeseries" / "parsed" / f"{path.stem}-v{CACHE_VERSION}-{digest}.npz"
-    if os.path.exists(cached):
-        try:
-            with np.load(cached, allow_pickle=False) as arrays:
-                return TsFile(
-                    tuple(str(name) for name in arrays["classes"]),
-                    *(arrays[key] for key in ("labels", "lengths", "values")),
-                )
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            log.warning("cache %s is damaged (%s) and is built again", cached, error)
-    parsed = read_ts(path)
-    try:
-        _store(parsed, cached)
-    except OSError as error:
-        log.warning("CACHE_DIR cannot be written to; %s is parsed every time (%s)", path, error)
-    return parsed
+    name = f"timeseries/{path.stem}-v{CACHE_VERSION}-{digest[:16]}"
+    parsed = prepared(name, lambda folder: _write(read_ts(path), folder))
+    arrays = {key: np.load(parsed.folder / f"{key}.npy", allow_pickle=False) for key in ARRAYS}
+    return TsFile(tuple(parsed.facts["classes"]), **arrays)
 
 
-def _store(parsed: TsFile, cached: Path) -> None:
-    """Write a cache file, whole or not at all."""
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".npz", delete=False) as scratch:
-        try:
-            np.savez(
-                scratch,
-                classes=np.array(parsed.classes),
-                labels=parsed.labels,
-                lengths=parsed.lengths,
-                values=parsed.values,
-            )
-            scratch.flush()
-            os.replace(scratch.name, cached)
-        except BaseException:
-            Path(scratch.name).unlink(missing_ok=True)
-            raise
+def _write(parsed: TsFile, folder: Path) -> dict[str, list[str]]:
+    for key in ARRAYS:
+        np.save(folder / f"{key}.npy", getattr(parsed, key), allow_pickle=False)
+    return {"classes": list(parsed.classes)}

@@ -1,17 +1,12 @@
-"""Finding, fetching and checking files."""
+"""Finding files."""
 
 from __future__ import annotations
 
-import hashlib
-import socket
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from domains.common import files
-from domains.contract import DataCorrupt
 
 
 @pytest.fixture
@@ -43,26 +38,3 @@ def test_a_download_under_way_is_not_found(roots):
 def test_a_file_of_the_name_is_no_folder(roots):
     (roots[0] / "set").write_text("")
     assert not list(files.folders_named("set"))
-
-
-def test_a_download_is_verified(tmp_path):
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(b"content")
-    files.download(source.as_uri(), target, hashlib.sha256(b"content").hexdigest())
-    assert target.read_bytes() == b"content"
-    with pytest.raises(DataCorrupt, match=r"has SHA-256 ed7002b4.*, expected 00"):
-        files.download(source.as_uri(), target, "00")
-
-
-def test_a_name_look_up_that_hangs_is_not_waited_for(monkeypatch):
-    finished = threading.Event()
-
-    def hang(*args: object, **kwargs: object) -> None:
-        finished.wait()
-        raise OSError("name look-up failed")
-
-    monkeypatch.setattr(socket, "create_connection", hang)
-    start = time.perf_counter()
-    assert not files.reachable("https://example.org/file", timeout=0.1)
-    finished.set()
-    assert time.perf_counter() - start < 1.0

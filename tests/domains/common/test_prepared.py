@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from domains.common import prepared as prepared_module
+from domains.common import whole_folder
 from domains.common.files import cache_dir
 from domains.common.prepared import prepared
+from domains.contract import DataUnavailable
 
 
 class Build:
@@ -132,6 +135,47 @@ def test_a_full_disk_leaves_no_part_of_a_folder(monkeypatch):
 
     monkeypatch.setattr(prepared_module, "_fill", full)
     assert prepared("one", Build()).facts == {"count": 100}
+    assert visible(cache_dir()) == []
+
+
+def test_without_locks_the_first_to_finish_wins(monkeypatch, caplog):
+    """Two processes on a file system without locks: the second finds the folder there."""
+
+    def no_locks(*args: object) -> None:
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(whole_folder.fcntl, "flock", no_locks)
+    other = Build()
+
+    def overtaken(folder: Path) -> dict[str, Any]:
+        prepared("one", other)
+        (folder / "numbers.bin").write_bytes(b"those of the second")
+        return {"count": 19}
+
+    assert prepared("one", overtaken).facts == {"count": 100}
+    assert other.calls == 1
+    assert "no locks available" in caplog.text
+    assert visible(cache_dir()) == ["one"]
+
+
+def test_others_may_read_what_was_prepared():
+    """Symptom: a cache that a group shares was its maker's alone."""
+    before = os.umask(0o022)
+    try:
+        folder = prepared("one", Build()).folder
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_full_disk_everywhere_is_named(monkeypatch):
+    def full(folder: Path) -> dict[str, Any]:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(
+        DataUnavailable, match=r"one can be prepared neither in CACHE_DIR, now .*No"
+    ):
+        prepared("one", full)
     assert visible(cache_dir()) == []
 
 

@@ -17,7 +17,7 @@ from domains.contract import DataCorrupt, Phase
 from domains.graph.checks import check_graphs
 from domains.graph.config import DatasetConfig
 from domains.graph.data import GraphData, GraphSplit, build
-from domains.graph.prepare import prepared
+from domains.graph.prepare import prepared_set
 from domains.graph.store import SPLITS
 from domains.graph.tiny import tiny_set
 
@@ -259,7 +259,7 @@ def test_values_that_a_set_cannot_have_are_refused(name, array, value, message):
 def test_sample_of_zinc(data_dir):
     """Official validation and test graphs; the training graphs are others, and that is said."""
     cfg = Config(batch_size=32)
-    data = build(cfg, MAIN, prepared(cfg.dataset))
+    data = build(cfg, MAIN, prepared_set(cfg.dataset))
     assert data.info.kind == "sample"
     assert [note[:40] for note in data.info.notes] == ["training graphs are zinc_train10k, 10,00"]
     assert data.info.fingerprint.startswith("sha256:cda86d90ce9f")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from domains.common.files import cache_dir
+from domains.common.prepared import MANIFEST
 from domains.contract import DataCorrupt, DataUnavailable
-from domains.graph import cache, prepare
+from domains.graph import prepare
 from domains.graph.encodings import random_walk_returns, smallest_eigenpairs
-from domains.graph.prepare import prepared
+from domains.graph.prepare import prepared_set
 from domains.graph.store import SPLITS
 
 from .graphs import MINI, dataset, mini, packed, zinc_like
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def cached() -> list[Path]:
-    return sorted(p for p in (cache.cache_dir() / "prepared").iterdir() if p.is_dir())
+    return sorted(path for path in (cache_dir() / "graph").iterdir() if path.is_dir())
 
 
 def never(*args, **kwargs):
@@ -51,7 +51,7 @@ def never(*args, **kwargs):
 @pytest.mark.parametrize("chunk", [2, 1024])
 def test_prepared_graphs_are_those_of_the_source_with_their_encodings(folder, monkeypatch, chunk):
     monkeypatch.setattr(prepare, "CHUNK", chunk)
-    result = prepared(mini(lap_pairs=3))
+    result = prepared_set(mini(lap_pairs=3))
     assert result.kind == "real"
     for split in SPLITS:
         graphs = packed(zinc_graphs(split))
@@ -70,9 +70,9 @@ def test_prepared_graphs_are_those_of_the_source_with_their_encodings(folder, mo
 
 
 def test_second_time_comes_from_the_cache(folder, monkeypatch):
-    first = prepared(mini())
+    first = prepared_set(mini())
     monkeypatch.setattr(prepare, "_prepare", never)
-    second = prepared(mini())
+    second = prepared_set(mini())
     assert second.fingerprint == first.fingerprint
     assert (second.kind, second.source, second.notes) == (first.kind, first.source, first.notes)
     for name, array in first.splits["train"].arrays.items():
@@ -81,39 +81,39 @@ def test_second_time_comes_from_the_cache(folder, monkeypatch):
 
 def test_fingerprint_follows_the_content_and_not_its_form(folder, tmp_path):
     """Encodings, too, are left out: their last bits depend on the machine."""
-    first = prepared(mini()).fingerprint
-    assert prepared(mini(rwse_steps=0, lap_pairs=2)).fingerprint == first
+    first = prepared_set(mini()).fingerprint
+    assert prepared_set(mini(rwse_steps=0, lap_pairs=2)).fingerprint == first
     processed = tmp_path / "data" / "ZINC" / "subset" / "processed"
     processed.mkdir(parents=True)
     for split in SPLITS:
         save_new(zinc_graphs(split), processed / f"{split}.pt")
-    again = prepared(mini())
+    again = prepared_set(mini())
     assert "ZINC/subset" in again.source
     assert again.fingerprint == first
     other = zinc_graphs("test")
     other[0].y += 1.0
     save_new(other, processed / "test.pt")
-    assert prepared(mini()).fingerprint != first
+    assert prepared_set(mini()).fingerprint != first
 
 
 @pytest.mark.parametrize("option", [{"rwse_steps": 5}, {"lap_pairs": 2}, {"version": "2"}])
 def test_other_preparation_goes_to_a_folder_of_its_own(folder, option):
-    prepared(mini())
-    prepared(mini(**option))
+    prepared_set(mini())
+    prepared_set(mini(**option))
     assert len(cached()) == 2
 
 
 def test_changed_file_is_not_taken_from_the_cache(folder):
-    before = prepared(mini()).fingerprint
+    before = prepared_set(mini()).fingerprint
     write_npz(folder / "zinc12k_val.npz", zinc_like(3, seed=9, sizes=(2, 9)))
-    assert prepared(mini()).fingerprint != before
+    assert prepared_set(mini()).fingerprint != before
 
 
 def test_another_expectation_is_checked_although_the_set_is_in_the_cache(folder):
     """Symptom: a wrong number of classes went unnoticed after the first run."""
-    prepared(mini())
+    prepared_set(mini())
     with pytest.raises(DataCorrupt, match="column 0 has values"):
-        prepared(mini(node_types=5))
+        prepared_set(mini(node_types=5))
 
 
 def damage_bit(path: Path) -> None:
@@ -128,109 +128,44 @@ def damage_bit(path: Path) -> None:
         lambda f: damage_bit(f / "train.rwse.npy"),
         lambda f: os.truncate(f / "val.edges.npy", 130),
         lambda f: (f / "test.x.npy").unlink(),
-        lambda f: (f / cache.CONTENTS).unlink(),
-        lambda f: (f / cache.CONTENTS).write_text("{"),
-        lambda f: (f / cache.CONTENTS).write_text("[]"),
-        lambda f: (f / cache.CONTENTS).write_text("{}"),
+        lambda f: (f / MANIFEST).unlink(),
+        lambda f: (f / MANIFEST).write_text("{"),
+        lambda f: (f / MANIFEST).write_text("[]"),
+        lambda f: (f / MANIFEST).write_text("{}"),
     ],
 )
 def test_a_damaged_cache_is_noticed_and_built_again(folder, damage, caplog):
-    before = prepared(mini())
+    before = prepared_set(mini())
     expected = {k: a.clone() for k, a in before.splits["train"].arrays.items()}
     [found] = cached()
     damage(found)
-    again = prepared(mini())
-    assert "damaged and are made again" in caplog.text
+    again = prepared_set(mini())
+    assert "is damaged" in caplog.text
     for name, array in expected.items():
         assert torch.equal(again.splits["train"].arrays[name], array)
-    cache.read_contents(found)
+    assert cached() == [found]
 
 
 def test_failed_preparation_leaves_nothing(folder, monkeypatch):
     monkeypatch.setattr(prepare, "random_walk_returns", never)
     with pytest.raises(AssertionError):
-        prepared(mini())
+        prepared_set(mini())
     assert cached() == []
-
-
-def test_leftovers_of_killed_processes_are_removed_and_others_stay(folder):
-    prepared(mini())
-    [found] = cached()
-    old, young = (found.with_name(f".{found.name}-{name}") for name in ("old", "young"))
-    for left in (old, young):
-        left.mkdir()
-        (left / "train.x.npy").touch()
-    os.utime(old, (0, 0))
-    (found / cache.CONTENTS).unlink()
-    prepared(mini())
-    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(folder, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "new_array", full)
-    with pytest.raises(DataUnavailable, match=r"CACHE_DIR, now .*No space left"):
-        prepared(mini())
+    monkeypatch.setattr(prepare, "new_array", full)
+    with pytest.raises(DataUnavailable, match=r"neither in CACHE_DIR, now .*No space left.* nor"):
+        prepared_set(mini())
     assert cached() == []
-
-
-def test_an_unwritable_cache_is_named(folder, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(DataUnavailable, match=r"CACHE_DIR, now .*cannot be written to"):
-        prepared(mini())
-
-
-def prepare_slowly(log: str) -> None:
-    """In a process of its own: note that preparation happened here."""
-    real = prepare._prepare
-
-    def noted(*args) -> None:
-        with open(log, "a", encoding="utf-8") as file:
-            file.write("prepared\n")
-        time.sleep(0.5)
-        real(*args)
-
-    prepare._prepare = noted
-    prepared(mini())
-
-
-def test_two_processes_at_once_prepare_once(folder, tmp_path):
-    context = multiprocessing.get_context("fork")
-    log = tmp_path / "log"
-    both = [context.Process(target=prepare_slowly, args=(str(log),)) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(60)
-    assert [process.exitcode for process in both] == [0, 0]
-    assert log.read_text() == "prepared\n"
-    assert len(cached()) == 1
-
-
-def test_without_locks_the_first_to_finish_wins(folder, monkeypatch):
-    """Two processes on a file system without locks: the second finds the folder there."""
-    real = prepare._prepare
-
-    def overtaken(config, source, scratch) -> None:
-        real(config, source, scratch)
-        monkeypatch.setattr(prepare, "_prepare", real)
-        prepared(mini())
-
-    def no_locks(*args) -> None:
-        raise OSError("no locks available")
-
-    monkeypatch.setattr(prepare, "_prepare", overtaken)
-    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
-    assert prepared(mini()).kind == "real"
-    assert len(cached()) == 1
 
 
 def test_arrays_are_mapped_and_not_read(folder):
     """Several workers on one machine share the memory of a large set."""
-    found = prepared(mini()).splits["train"].arrays["rwse"]
+    found = prepared_set(mini()).splits["train"].arrays["rwse"]
     [place] = cached()
     with open("/proc/self/maps", encoding="utf-8") as maps:
         assert str(place / "train.rwse.npy") in maps.read()
@@ -257,7 +192,7 @@ def test_arrays_are_mapped_and_not_read(folder):
 )
 def test_graphs_that_are_not_what_the_configuration_says_are_refused(folder, change, message):
     with pytest.raises(DataCorrupt, match=message):
-        prepared(mini(**change))
+        prepared_set(mini(**change))
     assert cached() == []
 
 
@@ -270,13 +205,13 @@ def test_edges_that_leave_their_graph_are_refused(folder):
     edges[1, -1] = 20
     rewrite(folder, edge_index=edges)
     with pytest.raises(DataCorrupt, match="test: edges that name a node outside of their graph"):
-        prepared(mini())
+        prepared_set(mini())
 
 
 def test_targets_that_are_not_numbers_are_refused(folder):
     rewrite(folder, y=np.array([1.0, np.nan, 2.0], np.float32))
     with pytest.raises(DataCorrupt, match="test: targets that are not finite"):
-        prepared(mini())
+        prepared_set(mini())
 
 
 def labelled(folder: Path, y: np.ndarray, **options):
@@ -290,9 +225,9 @@ def labelled(folder: Path, y: np.ndarray, **options):
 
 def test_labels_other_than_yes_no_and_unknown_are_refused(folder):
     y = np.array([0, 1, np.nan, 0, 1, 1], np.float32)
-    assert prepared(labelled(folder, y)).kind == "real"
+    assert prepared_set(labelled(folder, y)).kind == "real"
     with pytest.raises(DataCorrupt, match="train: labels other than 0, 1 and NaN"):
-        prepared(labelled(folder, y + 0.5))
+        prepared_set(labelled(folder, y + 0.5))
 
 
 CLASSES = {"task": "node_classification", "metric": "accuracy", "targets": None, "classes": 3}
@@ -316,30 +251,30 @@ def test_every_class_and_no_other_occurs(folder, tmp_path, labels, message):
             graph.y = torch.tensor(labels * 3)[: len(graph.x)]
         save_new(graphs, processed / f"{split}.pt")
     if message is None:
-        found = prepared(mini(**CLASSES)).splits["train"]
+        found = prepared_set(mini(**CLASSES)).splits["train"]
         assert found.arrays["node_y"].dtype == torch.uint8
         return
     with pytest.raises(DataCorrupt, match=message):
-        prepared(mini(**CLASSES))
+        prepared_set(mini(**CLASSES))
 
 
 def test_other_content_than_the_known_makes_a_sample(folder):
-    unknown = prepared(mini())
+    unknown = prepared_set(mini())
     [found] = cached()
-    digests = json.loads((found / cache.CONTENTS).read_text())["digests"]
+    digests = json.loads((found / MANIFEST).read_text())["facts"]["digests"]
     assert unknown.notes == (
         "no checksum is known; numbers of graphs, nodes and edges are the published",
     )
     known = {"val": digests["val"], "test": digests["test"]}
-    same = prepared(mini(content=known))
+    same = prepared_set(mini(content=known))
     assert (same.kind, same.notes) == ("real", ())
-    other = prepared(mini(content={**known, "val": "00"}))
+    other = prepared_set(mini(content={**known, "val": "00"}))
     assert other.kind == "sample"
     assert other.notes == ("not the published content: val split",)
 
 
 def test_a_table_with_another_checksum_makes_a_sample(folder):
-    found = prepared(mini(md5={"zinc12k_val.npz": "00"}))
+    found = prepared_set(mini(md5={"zinc12k_val.npz": "00"}))
     assert found.kind == "sample"
     assert found.notes == ("not the published content: zinc12k_val.npz",)
 
@@ -347,13 +282,13 @@ def test_a_table_with_another_checksum_makes_a_sample(folder):
 def test_a_reduced_pattern(tmp_path, monkeypatch):
     monkeypatch.delenv("DATA_DIR", raising=False)
     config = dataset("pattern", train=20, val=5, test=5)
-    result = prepared(config)
+    result = prepared_set(config)
     assert result.kind == "regenerated"
     assert {split: len(graphs) for split, graphs in result.splits.items()} == {
         "train": 20, "val": 5, "test": 5,
     }  # fmt: skip
     assert result.splits["train"].arrays["lap_vectors"].shape[1] == 16
-    other = prepared(dataset("pattern", train=20, val=5, test=5, generator_seed=1))
+    other = prepared_set(dataset("pattern", train=20, val=5, test=5, generator_seed=1))
     assert other.fingerprint != result.fingerprint
 
 

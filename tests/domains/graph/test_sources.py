@@ -230,7 +230,7 @@ def test_download_goes_to_the_cache_whole_and_once(folders, network):
     assert sources.find(mini()).read().keys() == {"train", "val", "test"}
     assert len(network) == 1
     left = sorted(p.name for p in (folders / "cache/graph/pyg/ZINC").iterdir())
-    assert left == ["subset", "subset.lock"]
+    assert left == [".subset.lock", "subset"]
 
 
 def test_failed_download_leaves_nothing_and_says_what_happened(folders, network, monkeypatch):
@@ -242,7 +242,7 @@ def test_failed_download_leaves_nothing_and_says_what_happened(folders, network,
     monkeypatch.setitem(download.DOWNLOADS, "zinc", entry)
     with pytest.raises(DataUnavailable, match=r"Put one of these .* the page has moved"):
         sources.find(mini())
-    assert [p.name for p in (folders / "cache/graph/pyg/ZINC").iterdir()] == ["subset.lock"]
+    assert [p.name for p in (folders / "cache/graph/pyg/ZINC").iterdir()] == [".subset.lock"]
 
 
 @pytest.mark.parametrize("name", SETS)

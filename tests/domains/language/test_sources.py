@@ -147,7 +147,7 @@ def test_download_is_verified_and_moved_into_place(roots, tmp_path):
     for name in ("train", "valid", "test"):
         file = f"wiki.{name}.tokens"
         assert (folder / file).read_bytes() == (origin / file).read_bytes()
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["made-1"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".made-1.lock", "made-1"]
 
 
 def test_a_fetched_folder_that_lost_a_file_is_named(roots, tmp_path):
@@ -169,7 +169,8 @@ def test_a_wrong_download_is_named_and_leaves_nothing(roots, tmp_path, fault):
         options["sha256"] = {"archive": sha256(tmp_path / "made.zip")}
     with pytest.raises(DataCorrupt, match=expected):
         sources.fetch(made(**options))
-    assert list((tmp_path / "cache" / "language").iterdir()) == []
+    left = [path.name for path in (tmp_path / "cache" / "language").iterdir()]
+    assert left == [".made-1.lock"]
 
 
 def test_nothing_is_fetched_unverified(roots):
