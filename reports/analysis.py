@@ -124,6 +124,7 @@ def evaluate(group: Group) -> GroupStats:
         )
         for column in group.columns
     }
+    compared = sum(d is not None for _, _, _, d in drafts)
     cells = {}
     for cell, column, sample, difference in drafts:
         p = adjusted.get(id(difference))
@@ -134,7 +135,7 @@ def evaluate(group: Group) -> GroupStats:
             difference,
             p,
             cell.variant in bold[column.label],
-            _verdict(cell, sample, difference, p, column.info.higher_is_better),
+            _verdict(cell, sample, difference, p, compared, column.info.higher_is_better),
             decimals[column.label],
         )
     complete = tuple(
@@ -161,9 +162,14 @@ def _verdict(
     sample: stats.Sample | None,
     difference: stats.Difference | None,
     adjusted: float | None,
+    compared: int,
     higher_is_better: bool | None,
 ) -> Verdict:
-    """Better or worse needs an interval off zero and, where a test is possible, Holm's consent."""
+    """Better or worse needs an interval off zero that stands among all comparisons of the table.
+
+    Where a test is possible, that is Holm's to say. With fewer pairs, the interval itself has to
+    leave out zero at Bonferroni's level: fewer seeds must not make bolder claims.
+    """
     if sample is None:
         return "no result"
     if cell.variant == BASELINE:
@@ -174,7 +180,8 @@ def _verdict(
         return "no interval"
     if difference.interval.covers(0.0):
         return "not distinguishable"
-    if adjusted is not None and adjusted > stats.ALPHA:
+    stands = difference.stands_among(compared) if adjusted is None else adjusted <= stats.ALPHA
+    if not stands:
         return "not after correction"
     return "better" if (difference.mean > 0) == bool(higher_is_better) else "worse"
 

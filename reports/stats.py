@@ -7,6 +7,7 @@ numbers except :func:`sign_flip_p` beyond 32 pairs, and that takes an explicit g
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ ALPHA = 1 - CONFIDENCE
 MIN_PAIRS_FOR_TEST = 6
 """Smallest n at which an exact two-sided test on pairs can reach p < 0.05 (2 / 2^6 = 0.031)."""
 MAX_PAIRS_ENUMERATED = 32
+ROUNDING = 4 * float(np.finfo(np.float32).eps)
+"""Metrics are computed in single precision: values closer than this, relatively, are equal."""
 
 Floats = NDArray[np.float64]
 
@@ -81,6 +84,13 @@ class Difference:
         """Whether at least two pairs show one and the same difference."""
         return self.n > 1 and self.sd == 0
 
+    def stands_among(self, comparisons: int) -> bool:
+        """Whether the t-interval leaves out 0 at the level 0.05 over so many comparisons."""
+        if not self.sd:
+            return False
+        confidence = 1 - ALPHA / max(1, comparisons)
+        return abs(self.mean) > t_quantile(self.n - 1, confidence) * self.sd / math.sqrt(self.n)
+
 
 def describe(values: Sequence[float]) -> Sample | None:
     """Mean and sample standard deviation, None without values."""
@@ -117,18 +127,22 @@ def paired_difference(
         return None
     base = np.array([reference[seed] for seed in seeds], dtype=np.float64)
     values = np.array([ours[seed] for seed in seeds], dtype=np.float64) - base
-    n, mean, sd = len(values), float(values.mean()), _sd(values)
+    # Rounding of the metrics, not of the differences: 0.1 may be the difference of two near 98.
+    noise = ROUNDING * float(np.abs([base, base + values]).max())
+    values[np.abs(values) <= noise] = 0.0
+    n, mean, sd = len(values), float(values.mean()), _sd(values, noise)
     interval = None
     if sd:
         half = t_quantile(n - 1) * sd / math.sqrt(n)
         interval = Interval(mean - half, mean + half)
-    p = sign_flip_p(values, generator=generator) if test else None
+    p = sign_flip_p(values, noise=noise, generator=generator) if test else None
     return Difference(n, mean, sd, interval, p, float(base.mean()))
 
 
 def sign_flip_p(
     differences: Sequence[float] | Floats,
     *,
+    noise: float = 0.0,
     generator: np.random.Generator | None = None,
     draws: int = 100_000,
 ) -> float | None:
@@ -137,6 +151,12 @@ def sign_flip_p(
     Under the null hypothesis each difference is symmetric about zero. Up to 32 pairs all 2^n sign
     patterns count, so p is exact; beyond, `draws` random patterns estimate it with the observed
     one counted in, so p is never 0.
+
+    Args:
+        differences: one a pair.
+        noise: by how much rounding may have changed each.
+        generator: needed beyond 32 pairs.
+        draws: patterns that are drawn there.
 
     Returns:
         p, or None below six pairs, where no pattern could reach 0.05.
@@ -149,7 +169,7 @@ def sign_flip_p(
     if n < MIN_PAIRS_FOR_TEST:
         return None
     # Sums of the same numbers in another order differ in the last digits; such ties must count.
-    observed = abs(float(values.sum())) - 1e-9 * float(np.abs(values).sum())
+    observed = abs(float(values.sum())) - 1e-9 * float(np.abs(values).sum()) - 2 * n * noise
     if n <= MAX_PAIRS_ENUMERATED:
         # A pattern is one of the first half with one of the second: 2 x 2^(n/2) sums are enough.
         left, right = _signed_sums(values[: n // 2]), np.sort(_signed_sums(values[n // 2 :]))
@@ -189,6 +209,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def smallest_reachable_p(n: int) -> float:
     """Smallest two-sided p that an exact paired test with `n` pairs can give."""
     return 2.0 / 2.0**n
+
+
+def seeds_for_a_test(tests: int) -> int:
+    """Fewest pairs with which Holm over so many exact tests can reject anything."""
+    return next(n for n in itertools.count(1) if smallest_reachable_p(n) * tests <= ALPHA)
 
 
 def not_distinguishable_from_best(
@@ -257,10 +282,10 @@ def relative_change(difference: Difference, higher_is_better: bool) -> float | N
     return (100.0 if higher_is_better else -100.0) / abs(difference.reference)
 
 
-def _sd(values: Floats) -> float | None:
+def _sd(values: Floats, noise: float = 0.0) -> float | None:
     """Sample standard deviation; rounding noise of equal values is zero, not 1e-17."""
     if len(values) < 2:
         return None
     sd = float(values.std(ddof=1))
     scale = float(np.abs(values).max())
-    return 0.0 if sd <= 1e-12 * scale else sd
+    return 0.0 if sd <= max(noise, 1e-12 * scale) else sd

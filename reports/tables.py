@@ -177,14 +177,16 @@ def differences(table: GroupStats) -> Table | None:
             if cell.difference and cell.difference.p is not None
         )
         if best * table.tests > stats.ALPHA:
+            enough = stats.seeds_for_a_test(table.tests)
             notes.append(
                 f"With these seeds p cannot fall below {best:.2g}, so nothing in a family of "
-                f"{table.tests} can be rejected: more seeds are needed for a test."
+                f"{table.tests} can be rejected: at least {enough} seeds are needed for a test."
             )
     else:
         notes.append(
             "No tests: below six seeds no exact paired test can reach 0.05 "
-            "(five seeds 0.0625, six 0.031, eight 0.0078)."
+            "(five seeds 0.0625, six 0.031, eight 0.0078). Verdicts rest on t-intervals at "
+            f"Bonferroni's level over the {len(cells)} comparisons of this table."
         )
     caption = (
         f"This variant minus {BASELINE}, paired by seed, in units of the metric, with 95 % "

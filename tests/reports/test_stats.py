@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -68,6 +69,52 @@ def test_constant_difference_has_no_interval_despite_rounding() -> None:
     assert result is not None
     assert result.constant
     assert result.interval is None
+
+
+def percent(correct: Sequence[int], samples: int) -> dict[int, float]:
+    """Accuracies as a metric in single precision gives them."""
+    return by_seed([float(np.float32(100 * hits / samples)) for hits in correct])
+
+
+def test_one_test_sample_less_for_each_seed_is_a_constant_difference() -> None:
+    """Symptom: `-0.12 [-0.12, -0.12]` and the verdict "worse" after two seeds."""
+    result = stats.paired_difference(percent([70, 112], 850), percent([71, 113], 850))
+    assert result is not None
+    assert result.constant
+    assert result.interval is None
+    equal = stats.paired_difference({0: 98.1, 1: 97.2}, {0: float(np.float32(98.1)), 1: 97.2})
+    assert equal is not None
+    assert (equal.mean, equal.sd) == (0.0, 0.0)
+
+
+def test_ties_count_that_single_precision_hides() -> None:
+    reference = [360, 361, 362, 363, 364, 365]
+    gains = [1, 2, 3, -1, 2, 3]
+    ours = [a + b for a, b in zip(reference, gains, strict=True)]
+    result = stats.paired_difference(percent(ours, 370), percent(reference, 370))
+    assert result is not None
+    assert result.p == stats.sign_flip_p(gains)
+
+
+@pytest.mark.parametrize("comparisons", [1, 4, 13])
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_few_pairs_stand_among_comparisons_as_in_bonferronis_t_test(
+    n: int, comparisons: int
+) -> None:
+    for seed in range(20):
+        ours = np.random.default_rng(seed).normal(2, 1, n)
+        result = stats.paired_difference(by_seed(ours.tolist()), by_seed([0.0] * n))
+        assert result is not None
+        p = scipy_stats.ttest_1samp(ours, 0).pvalue
+        assert result.stands_among(comparisons) == (p * comparisons < 0.05)
+
+
+@pytest.mark.parametrize(("tests", "seeds"), [(1, 6), (2, 7), (4, 8), (13, 10)])
+def test_seeds_for_a_test(tests: int, seeds: int) -> None:
+    assert stats.seeds_for_a_test(tests) == seeds
+    strong = [stats.smallest_reachable_p(seeds)] + [1.0] * (tests - 1)
+    weak = [stats.smallest_reachable_p(seeds - 1)] + [1.0] * (tests - 1)
+    assert min(stats.holm(strong)) <= 0.05 < min(stats.holm(weak))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -134,6 +134,20 @@ def test_holm_can_overrule_an_interval(tmp_path: Path) -> None:
     assert cell.verdict == "not after correction"
 
 
+def test_few_seeds_do_not_make_bolder_claims_than_many(tmp_path: Path) -> None:
+    """Symptom: with two seeds and thirteen variants one was "worse" by chance, uncorrected."""
+    base = [8.0, 13.0]
+    values = {"standard": base, "quest": [5.5, 10.2]}
+    alone = accuracies(tmp_path / "alone", values).cells[("quest", "JapaneseVowels")]
+    assert alone.difference is not None
+    assert alone.difference.p is None
+    assert alone.verdict == "worse"
+    others = {name: [8.0, 14.0] for name in ("qnorm", "qknorm", "qknorm_hs", "qknorm_ds")}
+    among = accuracies(tmp_path / "among", values | others).cells[("quest", "JapaneseVowels")]
+    assert among.difference == alone.difference
+    assert among.verdict == "not after correction"
+
+
 def test_lower_is_better_turns_verdicts_and_relative_change(tmp_path: Path) -> None:
     for attention, values in {"standard": [1.0, 1.1, 1.2], "quest": [0.8, 0.91, 1.0]}.items():
         for seed, value in enumerate(values):
