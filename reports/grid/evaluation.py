@@ -45,6 +45,8 @@ class VariantStats:
             return "no interval"
         if self.difference.interval.covers(0.0):
             return "not distinguishable"
+        if self.difference.corrected is None or self.difference.corrected.covers(0.0):
+            return "not after correction"
         return "better" if self.difference.points > 0 else "worse"
 
 
@@ -83,7 +85,10 @@ def _variant(
     if base is not None and variant != BASELINE:
         both = ended & (base != NOT_RUN)
         difference = resampling.difference(
-            by_seed((codes == 0) & both), by_seed((base == 0) & both), by_seed(both)
+            by_seed((codes == 0) & both),
+            by_seed((base == 0) & both),
+            by_seed(both),
+            comparisons=len(study.variants) - 1,
         )
     return VariantStats(
         variant,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.stats import CONFIDENCE, Interval
+from reports.stats import ALPHA, CONFIDENCE, Interval
 
 DRAWS = 10_000
 
@@ -52,11 +52,13 @@ class RateDifference:
         points: in points of percent.
         n: pairs of runs.
         interval: 95 % interval, None where there is nothing to resample.
+        corrected: the same at Bonferroni's level over all that is compared with the baseline.
     """
 
     points: float
     n: int
     interval: Interval | None
+    corrected: Interval | None
 
 
 class Resampling:
@@ -85,15 +87,31 @@ class Resampling:
             return None
         return Rate(int(hits.sum()), int(runs.sum()), self._interval(100 * hits, runs))
 
-    def difference(self, ours: Counts, base: Counts, runs: Counts) -> RateDifference | None:
-        """Difference of two shares of the same runs, None without a pair."""
+    def difference(
+        self, ours: Counts, base: Counts, runs: Counts, comparisons: int = 1
+    ) -> RateDifference | None:
+        """Difference of two shares of the same runs, None without a pair.
+
+        Args:
+            ours: successes by data and initialisation seed.
+            base: those of the baseline.
+            runs: pairs of ended runs likewise.
+            comparisons: how many differences to the baseline there are.
+        """
         n = int(runs.sum())
         if not n:
             return None
         change = 100 * (ours - base)
-        return RateDifference(float(change.sum()) / n, n, self._interval(change, runs))
+        return RateDifference(
+            float(change.sum()) / n,
+            n,
+            self._interval(change, runs),
+            self._interval(change, runs, 1 - ALPHA / comparisons),
+        )
 
-    def _interval(self, total: Counts, runs: Counts) -> Interval | None:
+    def _interval(
+        self, total: Counts, runs: Counts, confidence: float = CONFIDENCE
+    ) -> Interval | None:
         if self._fixed:
             return None
         tops = np.einsum("rd,di,ri->r", self.data, total, self.init, optimize=True)
@@ -102,6 +120,6 @@ class Resampling:
         drawn = tops[counts > 0] / counts[counts > 0]
         if not len(drawn):
             return None
-        tail = (1 - CONFIDENCE) / 2
+        tail = (1 - confidence) / 2
         low, high = np.quantile(drawn, (tail, 1 - tail))
         return Interval(float(low), float(high))

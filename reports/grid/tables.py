@@ -53,7 +53,8 @@ def success(stats: StudyStats) -> Table:
         f"Success: the share of runs that end {study.outcomes[0]}, over {grid_words(study)}.",
         f"95 % interval: bootstrap with {DRAWS:,} draws that resamples the data seeds and, crossed "
         "with them, the initialisation seeds; the points of the grid are fixed. Differences are "
-        "over the same runs and the same draws; they are not corrected for their number.",
+        "over the same runs and the same draws; their intervals are not corrected for their "
+        "number, the verdicts are (Bonferroni).",
         *_definitions(study),
     ]
     if any(v.shares[DIVERGED] for v in stats.variants):

@@ -13,7 +13,7 @@ import pytest
 from reports.analysis import views
 from reports.frame import load
 from reports.grid import figures, published
-from reports.grid.evaluation import StudyStats, evaluate_study
+from reports.grid.evaluation import StudyStats, VariantStats, evaluate_study
 from reports.grid.families import families, family_table
 from reports.grid.probes import read
 from reports.grid.rates import Resampling
@@ -92,6 +92,22 @@ def test_equal_variants_differ_by_nothing_and_a_constant_shift_is_exact() -> Non
     assert (same.points, same.interval.low, same.interval.high) == (0, 0, 0)  # type: ignore[union-attr]
     assert shifted.points == pytest.approx(10)
     assert shifted.interval.low == pytest.approx(10)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("comparisons", "verdict"), [(1, "better"), (13, "not after correction")])
+def test_a_verdict_stands_among_all_comparisons(comparisons: int, verdict: str) -> None:
+    """The interval of one comparison stays what it is; the claim needs more the more there are."""
+    base, runs = np.full((5, 5), 10), np.full((5, 5), 30)
+    ours = base + np.outer([6, 4, 3, 1, -1], np.ones(5, int))
+    difference = Resampling(5, 5).difference(ours, base, runs, comparisons)
+    assert difference is not None
+    alone = Resampling(5, 5).difference(ours, base, runs)
+    assert alone is not None
+    assert difference.interval == alone.interval == alone.corrected
+    assert difference.interval is not None
+    assert difference.interval.low > 0
+    stats = VariantStats("quest", None, difference, {}, (), np.zeros((1, 1)), (), complete=True)
+    assert stats.verdict == verdict
 
 
 def test_nothing_to_resample_gives_no_interval() -> None:
