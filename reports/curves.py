@@ -54,7 +54,7 @@ def read(root: Path, column: Column, variants: Sequence[str]) -> Curves:
     store = Store(root)
     curves: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for variant in variants[:MAX_VARIANTS]:
-        for row in _rows(column.cells[variant]):
+        for row in _finished(column.cells[variant])[:MAX_SEEDS]:
             with suppress(OSError):  # a run without curves is no reason to have no report
                 records = store.run(RunKey(*row)).metrics()
                 for name, step, value in _points(records):
@@ -62,9 +62,9 @@ def read(root: Path, column: Column, variants: Sequence[str]) -> Curves:
     return curves
 
 
-def _rows(cell: Cell) -> list[tuple[str, str, str, str, int]]:
+def _finished(cell: Cell) -> list[tuple[str, str, str, str, int]]:
     rows = [cell.rows[seed] for seed in sorted(cell.rows)]
-    return [row.run_key for row in rows if row.state in ("done", "diverged")][:MAX_SEEDS]
+    return [row.run_key for row in rows if row.state in ("done", "diverged")]
 
 
 def _points(records: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, int, float]]:
@@ -125,8 +125,10 @@ def _draw(
         plots.legend(figure, axes)
         alt = (
             f"{title} on {column.label}: {', '.join(labels.values())} over steps; lines are means "
-            "over seeds, bands their range."
+            f"over seeds, bands their range.{plots.not_drawn(group.variants[MAX_VARIANTS:])}"
         )
+        if any(len(_finished(cell)) > MAX_SEEDS for cell in column.cells.values()):
+            alt += f" Of each variant, the first {MAX_SEEDS} seeds are drawn."
         name = f"{group.slug}_{column.label.replace(' ', '_')}_{kind}"
         return plots.render(figure, name, f"{title}: {column.label}", alt)
 

@@ -70,7 +70,7 @@ def manifest(report: Report, text_files: Iterable[str]) -> str:
 
 
 def _files(runs: str, tables: Iterable[Table], pictures: Iterable[Picture]) -> dict[str, str]:
-    made = {f"tables/{table.name}.{end}": runs for table in tables for end in ("md", "tex", "csv")}
+    made = {f"tables/{table.name}.{end}": runs for table in tables for end in table.endings}
     return made | {f"figures/{p.name}.{end}": runs for p in pictures for end in ("svg", "png")}
 
 

@@ -175,9 +175,15 @@ def panels(
     return figure, axes[:count]
 
 
+def not_drawn(names: Sequence[str]) -> str:
+    """A sentence that names what a figure has no room for, empty if there is nothing."""
+    return f" Not drawn: {words.listing(list(names))}." if names else ""
+
+
 def values(table: GroupStats) -> Picture | None:
     """Value of every seed with mean and 95 % interval, one panel a data set."""
-    columns = [c for c in table.group.columns if c.primary][:MAX_COLUMNS]
+    every = [c for c in table.group.columns if c.primary]
+    columns = every[:MAX_COLUMNS]
     if not columns:
         return None
     variants = table.group.variants
@@ -189,7 +195,7 @@ def values(table: GroupStats) -> Picture | None:
         axes[0].set_ylim(len(variants) - 0.4, -0.6)
         alt = (
             f"Dot plot for {table.group.key.title()}: each dot is one seed, the bar the mean with "
-            "its 95 % t-interval."
+            f"its 95 % t-interval.{not_drawn([c.label for c in every[MAX_COLUMNS:]])}"
         )
         return render(figure, f"{table.group.slug}_values", "Values by seed", alt)
 
@@ -236,7 +242,8 @@ def _dots(axis: Axes, table: GroupStats, column: Column) -> None:
 
 def forest(view: View) -> Picture | None:
     """Relative change to the baseline per task with interval, one panel a variant."""
-    tasks = [(t, c) for t, c in view.tasks() if c.info.higher_is_better is not None][:MAX_TASKS]
+    every = [(t, c) for t, c in view.tasks() if c.info.higher_is_better is not None]
+    tasks = every[:MAX_TASKS]
     names = {v for t, _ in tasks for v in t.group.variants if v != BASELINE}
     variants = sorted(names, key=variant_order)
     if not variants or not tasks:
@@ -288,6 +295,7 @@ def forest(view: View) -> Picture | None:
         alt = (
             f"Forest plot: relative change to {BASELINE} per data set with 95 % interval, one "
             "panel a variant, right of zero is better; hollow marks have no interval."
+            f"{not_drawn([column.label for _, column in every[MAX_TASKS:]])}"
         )
         return render(figure, f"{view.slug}_forest", f"Relative change to {BASELINE}", alt)
 
@@ -295,7 +303,7 @@ def forest(view: View) -> Picture | None:
 def cost_and_quality(table: GroupStats) -> Picture | None:
     """Mean of the metric over time per step as a ratio to the baseline."""
     shown = []
-    for column in table.group.columns[: MAX_COLUMNS // 2]:
+    for column in table.group.columns:
         points = []
         base = Cost.of(column.cells[BASELINE]) if BASELINE in column.cells else None
         for cell in table.column(column):
@@ -308,6 +316,7 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
             shown.append((column, points))
     if not shown:
         return None
+    shown, rest = shown[: MAX_COLUMNS // 2], shown[MAX_COLUMNS // 2 :]
     variants = table.group.variants
     with style():
         figure, axes = panels(len(shown), 3, 3.35, 2.6, legend_of=variants)
@@ -329,7 +338,7 @@ def cost_and_quality(table: GroupStats) -> Picture | None:
         legend(figure, axes)
         alt = (
             f"Scatter plot: mean with sd of the metric over time per step relative to {BASELINE}; "
-            "the dashed line is a ratio of 1.10."
+            f"the dashed line is a ratio of 1.10.{not_drawn([column.label for column, _ in rest])}"
         )
         return render(figure, f"{table.group.slug}_cost_quality", "Cost beside quality", alt)
 
@@ -351,50 +360,3 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
         [entries[label] for label in ordered], ordered, loc="lower left",
         ncols=_abreast(ordered, figure.get_figwidth()), handletextpad=0.4, columnspacing=1.4,
     )  # fmt: skip
-
-
-def critical_difference(view: View) -> Picture | None:
-    """Average ranks; bars join variants that no test separates. None where nothing could be."""
-    comparison = view.comparison
-    if comparison is None or len(comparison.names) < 3:
-        return None
-    k = len(comparison.names)
-    half = (k + 1) // 2
-    with style():
-        edge = 0.078 * (max(map(len, comparison.names)) + 7) + 0.3
-        width = edge * 2 + 0.62 * (k - 1)
-        height = 1.0 + 0.26 * half + 0.12 * len(comparison.cliques)
-        figure = Figure(figsize=(width, height))
-        FigureCanvasAgg(figure)
-        axis = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        axis.set_axis_off()
-        axis.set_xlim(1 - edge / 0.62, k + edge / 0.62)
-        top = 0.9 + 0.35 * len(comparison.cliques)
-        axis.set_ylim(-(top + 0.75 * half + 0.2), 1.0)
-        axis.plot([1, k], [0, 0], color=INK, lw=1)
-        for rank in range(1, k + 1):
-            axis.plot([rank, rank], [0, 0.18], color=INK, lw=1)
-            axis.text(rank, 0.3, str(rank), ha="center", va="bottom", fontsize=8.5, color=MUTED)
-        for position, (name, average) in enumerate(
-            zip(comparison.names, comparison.average_ranks, strict=True)
-        ):
-            left = position < half
-            level = position if left else k - 1 - position
-            y = -(top + 0.75 * level)
-            end = 0.9 if left else k + 0.1
-            tint = color(name, comparison.names)
-            axis.plot([average, average, end], [0, y, y], color=tint, lw=1.2)
-            axis.text(
-                end - 0.08 if left else end + 0.08, y, f"{name} ({average:.2f})",
-                ha="right" if left else "left", va="center", fontsize=9,
-            )  # fmt: skip
-        for level, (first, last) in enumerate(comparison.cliques):
-            y = -(0.4 + 0.35 * level)
-            ends = comparison.average_ranks[first] - 0.05, comparison.average_ranks[last] + 0.05
-            axis.plot(ends, [y, y], color=INK, lw=3.2, solid_capstyle="round")
-        alt = (
-            f"Critical-difference diagram over {comparison.tasks} tasks: average ranks, 1 is best; "
-            "bars join variants that exact Wilcoxon tests with Holm's correction do not separate."
-        )
-        title = "Average ranks with critical differences"
-        return render(figure, f"{view.slug}_ranks", title, alt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports import across, analysis, curves, export, gallery, plots, words
+from reports import across, analysis, critical, curves, export, gallery, plots, words
 from reports.across import Finding
 from reports.analysis import GroupStats, View
 from reports.frame import Frame
@@ -110,7 +110,7 @@ def build(frame: Frame, command: str, *, draw: bool = True) -> Report:
         )
     summaries = []
     for view in views:
-        pictures = [plots.forest(view), plots.critical_difference(view)] if draw else []
+        pictures = [plots.forest(view), critical.critical_difference(view)] if draw else []
         found = tuple(picture for picture in pictures if picture)
         summaries.append((view, across.across_table(view), found))
     grids = build_grids(frame, draw=draw)
@@ -187,9 +187,12 @@ def text_files(report: Report) -> dict[str, str]:
     studies = [section.study for section in report.grids.studies]
     files |= grid_files(studies, report.grids.probes)
     for table in all_tables(report):
-        files[f"tables/{table.name}.md"] = to_markdown(table)
-        files[f"tables/{table.name}.tex"] = to_latex(table)
-        files[f"tables/{table.name}.csv"] = to_csv(table.records, DIGITS)
+        content = {
+            "md": to_markdown(table),
+            "tex": to_latex(table),
+            "csv": to_csv(table.records, DIGITS),
+        }
+        files |= {f"tables/{table.name}.{end}": content[end] for end in table.endings}
     files["summary.md"] = summary(report)
     return files
 

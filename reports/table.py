@@ -51,7 +51,8 @@ class Table:
         header: one entry a column.
         rows: items; the first of each row is its heading.
         notes: printed below.
-        records: the same content for machines, one mapping a line with equal keys.
+        records: the same content for machines, one mapping a line with equal keys; none where
+            those of another table hold it.
         folded: whether the page shows it on demand only.
     """
 
@@ -64,6 +65,11 @@ class Table:
     notes: tuple[str, ...] = ()
     records: tuple[Mapping[str, Value], ...] = field(default=(), repr=False)
     folded: bool = False
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Of the files that it is written to."""
+        return ("md", "tex", "csv") if self.records else ("md", "tex")
 
     def holds_words(self, index: int) -> bool:
         """Whether a column holds text only, so that it is set flush left."""

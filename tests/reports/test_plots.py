@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.store import Run
-from reports import curves, plots
+from reports import critical, curves, plots
 from reports.analysis import GroupStats, evaluate, views
 from reports.frame import load
 from reports.groups import arrange
@@ -94,12 +95,35 @@ def test_critical_differences_are_drawn_only_where_something_could_be_rejected(
     variants = ["standard", "quest", "qknorm_ds"]
     grid(tmp_path, [f"Set{number}" for number in range(7)], variants, 2, metrics_log=False)
     (view,), _ = views(evaluated(tmp_path))
-    picture = plots.critical_difference(view)
+    picture = critical.critical_difference(view)
     assert picture is not None
     assert b"quest (" in picture.svg
     grid(tmp_path / "few", ["A", "B"], variants, 2, metrics_log=False)
     (view,), _ = views(evaluated(tmp_path / "few"))
-    assert plots.critical_difference(view) is None
+    assert critical.critical_difference(view) is None
+
+
+def test_what_a_figure_has_no_room_for_is_named(tmp_path: Path) -> None:
+    """Symptom: of fourteen variants nine were drawn, and nothing said so."""
+    variants = [*PREFERRED_ORDER[: curves.MAX_VARIANTS], "sink", "gated"]
+    grid(tmp_path, ["JapaneseVowels"], variants, curves.MAX_SEEDS + 1)
+    (table,) = evaluated(tmp_path)
+    column = table.group.columns[0]
+    found = curves.read(tmp_path, column, table.group.variants)
+    picture = curves.telemetry(table.group, column, found)
+    assert picture is not None
+    left = table.group.variants[curves.MAX_VARIANTS :]
+    assert f"Not drawn: {' and '.join(left)}. Of each variant, the first 5 seeds" in picture.alt
+    assert len(found["max_logit"]) == curves.MAX_VARIANTS
+
+
+@pytest.mark.parametrize("draw", [plots.values, plots.cost_and_quality])
+def test_data_sets_beyond_the_panels_are_named(tmp_path: Path, draw: Any) -> None:
+    grid(tmp_path, [f"Set{n:02}" for n in range(13)], ["standard", "quest"], 1, metrics_log=False)
+    picture = draw(evaluated(tmp_path)[0])
+    assert picture is not None
+    assert "Set12." in picture.alt
+    assert picture.alt.count("Set") == {plots.values: 1, plots.cost_and_quality: 7}[draw]
 
 
 def test_repeated_records_after_a_resume_count_once(tmp_path: Path) -> None:
