@@ -54,7 +54,7 @@ doctor: .venv/.ready ## what this machine has and what it lacks
 	@$(RUN) doctor $(ARGS)
 
 speed: .venv/.ready ## time and memory against the reference points
-	@$(RUN) speed $(strip $(call pick,DOMAIN,domain) $(ARGS))
+	@$(RUN) speed $(strip $(call pick,DOMAIN,domain) $(call pick,ATTENTION,attention) $(ARGS))
 
 test: .venv/.dev ## all tests, no GPU and no network needed (ARGS goes to pytest)
 	@.venv/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal $(ARGS)
