@@ -39,7 +39,7 @@ def make_whole(folder: Path, fill: Callable[[Path], None], there: Callable[[], b
         work.mkdir()  # readable by whoever shares the cache, unlike that of `tempfile.mkdtemp`
         try:
             fill(work)
-            if not (not alone and there()):
+            if alone or not there():
                 _put(work, folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
